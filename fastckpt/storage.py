@@ -1,0 +1,450 @@
+"""The disk: the only module that touches it.
+
+`Storage` is the operating system as fastckpt needs it, one short method a system call, so that a test can put a recording,
+failing or crashing one in its place. The functions below are built on nothing else: `publish` makes a file appear whole and
+durable, `read` opens one safely.
+
+What a filesystem must keep for the guarantee: an `fsync` that returns 0 has put the file's data and size (for a directory:
+its entries) on stable storage; `rename` is atomic; nothing else is assumed, no order between unsynced writes least of all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_module
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .errors import CheckpointWarning, DurabilityError, StorageError
+
+__all__ = [
+    "DISK",
+    "Storage",
+    "exists",
+    "is_temporary",
+    "open_file",
+    "publish",
+    "read_at",
+    "remove",
+    "temporary_folder",
+    "temporary_name",
+    "walk",
+]
+
+# One write(2) takes at most 0x7ffff000 bytes on Linux; a round number below it.
+_WRITE_AT_MOST = 1 << 30
+# Windows: a virus scanner or a reader holds the target open for a moment (ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION).
+_HELD_OPEN = (5, 32)
+_SUFFIX = ".fastckpt-tmp"
+_NAME_MAX = 255
+
+
+class Storage:
+    """System calls, one a method; every one may raise `OSError`. Stateless, so one instance serves all threads."""
+
+    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
+        """A file descriptor, never inherited by a child program; `mode` under the umask when it creates."""
+        return os.open(path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), mode)
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """At most `size` bytes from `offset`; fewer at the end of the file, or for no reason."""
+        if hasattr(os, "pread"):
+            return os.pread(fd, size, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+    def write(self, fd: int, data: memoryview, offset: int) -> int:
+        """How many bytes of `data` were written at `offset`: at least one, and not always all."""
+        if hasattr(os, "pwrite"):
+            return os.pwrite(fd, data, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.write(fd, data)
+
+    def sync(self, fd: int) -> None:
+        """Data and metadata of a file, or the entries of a directory, on stable storage."""
+        if sys.platform == "darwin":
+            # On macOS fsync leaves the data in the drive's cache (fsync(2) there); not every filesystem has the stronger call.
+            import fcntl  # noqa: PLC0415  (not there on Windows)
+
+            try:
+                fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                    raise
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        """The descriptor is gone afterwards, also when this raises."""
+        os.close(fd)
+
+    def replace(self, source: str, target: str) -> None:
+        """`rename`: `target` is the old file or the new one at every moment, never absent."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """The name is gone; durable when its directory is synced."""
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        """One new directory; durable when the one above it is synced."""
+        os.mkdir(path)
+
+    def chmod(self, fd: int, mode: int) -> None:
+        """The permission bits of an open file, where the system has them."""
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, mode)
+
+    def stat(self, path: str | int) -> os.stat_result:
+        """Of what a path leads to (through links), or of an open file."""
+        return os.stat(path)
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, in no order."""
+        return os.listdir(path)
+
+    def resolve(self, path: str) -> str:
+        """`path` made absolute, with every symbolic link followed (a dangling one to where it points)."""
+        return os.path.realpath(path)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; here so that a test need not."""
+        time.sleep(seconds)
+
+
+DISK = Storage()
+
+
+def temporary_name(path: str) -> str:
+    """A fresh name beside `path` that is ours to write and ours to sweep, at most 255 bytes long.
+
+    The one place that makes such names; `is_temporary` is the one that knows them again.
+    """
+    folder, name = os.path.split(path)
+    random = os.urandom(8).hex()
+    room = _NAME_MAX - len(f"..{random}{_SUFFIX}")
+    short = os.fsdecode(os.fsencode(name)[:room]) if len(os.fsencode(name)) > room else name
+    return os.path.join(folder, f".{short}.{random}{_SUFFIX}")
+
+
+def is_temporary(name: str, target: str = "") -> bool:
+    """Whether the file name `name` is one that `temporary_name` makes (for the file name `target`, if given)."""
+    if not (name.startswith(".") and name.endswith(_SUFFIX)):
+        return False
+    stem, dot, random = name[1 : -len(_SUFFIX)].rpartition(".")
+    if not dot or len(random) != 16 or not set(random) <= set("0123456789abcdef"):
+        return False
+    return not target or stem == target or (len(os.fsencode(name)) >= _NAME_MAX - 3 and os.fsencode(target).startswith(os.fsencode(stem)))
+
+
+@contextmanager
+def _explained(path: str, operation: str, remedy: str = "") -> Iterator[None]:
+    """An `OSError` inside becomes a `StorageError` that names the operation and the path."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError.of(error, path, operation, remedy=remedy or _remedy(error)) from error
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    path = os.fspath(path)
+    if "\0" in path:  # no system call takes it, and Python's own error is a ValueError without the path
+        raise StorageError("a path cannot hold a NUL character", path=path.replace("\0", "\\0"), code=errno.EINVAL, remedy="choose another path")
+    if not path:
+        raise StorageError("the path is empty", path="''", code=errno.ENOENT, remedy="choose another path")
+    return path
+
+
+def _remedy(error: OSError) -> str:
+    return {
+        errno.ENOSPC: "free some space and save again",
+        errno.EDQUOT: "free some space or raise the quota, and save again",
+        errno.EFBIG: "raise the limit on file sizes (ulimit -f) and save again",
+        errno.EACCES: "check the permissions of the file and its directory",
+        errno.EPERM: "check the permissions and attributes of the file and its directory",
+        errno.EROFS: "the filesystem is mounted read-only: choose another path or remount it",
+        errno.EMFILE: "close some files or raise the limit (ulimit -n)",
+        errno.ENFILE: "close some files on this machine",
+        errno.ENAMETOOLONG: "choose a shorter path",
+        errno.ENOTDIR: "a part of the path is a file: choose another path",
+        errno.ELOOP: "the symbolic links of the path go round in a circle",
+        errno.EIO: "check the disk",
+    }.get(error.errno or 0, "")
+
+
+def _require_regular(status: os.stat_result, path: str, operation: str) -> None:
+    kinds = {
+        stat_module.S_IFDIR: ("a directory", errno.EISDIR),
+        stat_module.S_IFIFO: ("a fifo", errno.EINVAL),
+        stat_module.S_IFSOCK: ("a socket", errno.EINVAL),
+        stat_module.S_IFCHR: ("a device", errno.EINVAL),
+        stat_module.S_IFBLK: ("a device", errno.EINVAL),
+    }
+    if not stat_module.S_ISREG(status.st_mode):
+        kind, code = kinds.get(stat_module.S_IFMT(status.st_mode), ("not a regular file", errno.EINVAL))
+        remedy = "name a file in it" if code == errno.EISDIR else "choose another path"
+        raise StorageError(f"is {kind}, not a file", path=path, operation=operation, code=code, remedy=remedy)
+
+
+@contextmanager
+def open_file(path: str | os.PathLike[str], storage: Storage = DISK) -> Iterator[tuple[int, os.stat_result]]:
+    """An open regular file and its status, closed afterwards.
+
+    Never blocks on a fifo and never opens a device for good: what is not a regular file is refused after the open, by the
+    descriptor, so that nothing planted in between is read.
+
+    Raises `NotFoundError`, or `StorageError` (a directory, no permission, too many open files, an I/O error).
+    """
+    path = _path(path)
+    with _explained(path, "open"):
+        # A terminal or a fifo with no writer would block a plain open, and O_NONBLOCK means nothing to a regular file.
+        fd = storage.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    try:
+        with _explained(path, "stat"):
+            status = storage.stat(fd)
+        _require_regular(status, path, "open")
+        with _explained(path, "read"):
+            yield fd, status
+    finally:
+        try:
+            storage.close(fd)
+        except OSError:
+            pass  # nothing was written through it
+
+
+def read_at(fd: int, size: int, offset: int, storage: Storage = DISK) -> bytes:
+    """`size` bytes from `offset`, or fewer where the file ends; looped, for one call may return less for no reason."""
+    parts: list[bytes] = []
+    while size > 0:
+        part = storage.read(fd, min(size, _WRITE_AT_MOST), offset)
+        if not part:
+            break
+        parts.append(part)
+        size -= len(part)
+        offset += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, storage: Storage = DISK) -> str:
+    """Make `path` hold `data`, whole or not at all, and durable when it returns; the path it was written to.
+
+    At every moment `path` is the old file or the new one. A symbolic link is written through (the file it points to is
+    replaced; the link stays); other hard links of the old file keep the old content. A new file gets mode 0666 under the
+    umask, a replaced one keeps its permission bits; it belongs to who saves. Directories that are missing are made.
+
+    With `fsync=False` nothing is synced: the file is still whole or old after a kill of the process, but a loss of power
+    may leave anything.
+
+    Raises `StorageError`: before the replace, and then the old file is untouched and the temporary file is gone.
+    Raises `DurabilityError` when the new content is in place but a directory could not be synced.
+    """
+    path = _path(path)
+    with _explained(path, "stat"):
+        target = os.path.abspath(storage.resolve(path))
+        try:
+            old: os.stat_result | None = storage.stat(target)
+        except FileNotFoundError:
+            old = None
+    if old is not None:
+        _require_regular(old, path, "save")
+
+    # 1. The directory, and every missing one above it; their own entries are synced at the end, from the top down.
+    folder = os.path.dirname(target)
+    made = _make_directories(folder, storage)
+
+    # 2. A new file beside the target, for only a rename inside one filesystem is atomic. A name that cannot be guessed,
+    #    O_EXCL and O_NOFOLLOW: never through a link that somebody planted, never into another writer's temporary.
+    temporary = temporary_name(target)
+    with _explained(temporary, "create"):
+        fd = storage.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0))
+    replaced = False
+    try:
+        try:
+            identity = _write_temporary(fd, data, temporary, old, fsync, storage)
+        except BaseException:
+            _close_quietly(fd, storage)
+            raise
+        # 5. Closed before the replace: a network filesystem reports a failed write here at the latest.
+        with _explained(temporary, "close"):
+            storage.close(fd)
+        # 6. The moment at which the new content becomes the file.
+        with _explained(target, "replace"):
+            _replace(temporary, target, identity, storage)
+        replaced = True
+    finally:
+        if not replaced:
+            _unlink_quietly(temporary, storage)
+
+    # 7. The rename itself is durable only when its directory is; so are the directories that were made for it.
+    if fsync:
+        for directory in [*(os.path.dirname(d) for d in made), folder]:
+            _sync_directory(directory, target, storage)
+    return target
+
+
+def remove(path: str | os.PathLike[str], *, fsync: bool = True, storage: Storage = DISK) -> bool:
+    """Remove the file `path` durably; False when there is none. Raises `StorageError`, `DurabilityError`."""
+    path = _path(path)
+    with _explained(path, "remove"):
+        try:
+            storage.unlink(path)
+        except FileNotFoundError:
+            return False
+    if fsync:
+        _sync_directory(os.path.dirname(os.path.abspath(path)), path, storage)
+    return True
+
+
+def exists(path: str | os.PathLike[str], storage: Storage = DISK) -> bool:
+    """Whether something is at `path`, whatever it is. Raises `StorageError` when that cannot be told."""
+    path = _path(path)
+    with _explained(path, "stat"):
+        try:
+            storage.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
+
+
+def walk(path: str | os.PathLike[str], storage: Storage = DISK) -> Iterator[str]:
+    """The regular files below a directory, in sorted order; linked directories are not entered. A file is its own walk.
+
+    Raises `NotFoundError`, `StorageError`.
+    """
+    path = _path(path)
+    with _explained(path, "list"):
+        if not stat_module.S_ISDIR(storage.stat(path).st_mode):
+            yield path
+            return
+        names = sorted(storage.list(path))
+    for name in names:
+        below = os.path.join(path, name)
+        with _explained(below, "list"):
+            try:
+                mode = storage.stat(below).st_mode
+                linked = storage.resolve(below) != os.path.join(storage.resolve(path), name)
+            except FileNotFoundError:  # removed meanwhile, or a link to nothing
+                continue
+        if stat_module.S_ISREG(mode):
+            yield below
+        elif stat_module.S_ISDIR(mode) and not linked:
+            yield from walk(below, storage)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A folder of its own for something to be thrown away, removed afterwards."""
+    import tempfile  # noqa: PLC0415  (5 ms of every import, for a demo)
+
+    with tempfile.TemporaryDirectory(prefix="fastckpt-") as folder:
+        yield folder
+
+
+def _write_temporary(fd: int, data: bytes, path: str, old: os.stat_result | None, fsync: bool, storage: Storage) -> tuple[int, int]:
+    """Steps 3 and 4 of `publish`; the file's identity, by which a rename is recognised."""
+    if old is not None:
+        with _explained(path, "chmod"):
+            storage.chmod(fd, stat_module.S_IMODE(old.st_mode))
+    # 3. Every byte: a filling disk or a signal gives a short count and no error.
+    with _explained(path, "write"):
+        view = memoryview(data)
+        done = 0
+        while done < len(view):
+            count = storage.write(fd, view[done : done + _WRITE_AT_MOST], done)
+            if count <= 0:
+                raise OSError(errno.EIO, "a write of no bytes")
+            done += count
+        status = storage.stat(fd)
+    # 4. The data before the name. A failed sync is final for this file: the kernel may have dropped the dirty pages and
+    #    would answer a second one with success (XFS and btrfs do), so it is never asked again.
+    if fsync:
+        with _explained(path, "sync"):
+            storage.sync(fd)
+    return status.st_dev, status.st_ino
+
+
+def _replace(temporary: str, target: str, identity: tuple[int, int], storage: Storage) -> None:
+    attempt = 0
+    while True:
+        try:
+            storage.replace(temporary, target)
+            return
+        except OSError as error:
+            if getattr(error, "winerror", None) in _HELD_OPEN and attempt < 9:
+                storage.sleep(0.01 * 2**attempt)  # 5 s in all
+                attempt += 1
+                continue
+            # A network filesystem may do the rename, lose the answer, and report the retransmission's failure.
+            try:
+                status = storage.stat(target)
+            except OSError:
+                raise error from None
+            if (status.st_dev, status.st_ino) != identity:
+                raise
+            return
+
+
+def _make_directories(folder: str, storage: Storage) -> list[str]:
+    """Make `folder` and what is missing above it; those that were made, outermost first."""
+    missing: list[str] = []
+    probe = folder
+    with _explained(folder, "create directory"):
+        while True:
+            try:
+                status = storage.stat(probe)
+            except FileNotFoundError:
+                missing.append(probe)
+                probe = os.path.dirname(probe)
+                continue
+            if not stat_module.S_ISDIR(status.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), probe)
+            break
+        for directory in reversed(missing):
+            try:
+                storage.mkdir(directory)
+            except FileExistsError:
+                pass  # another process made it at the same moment; it is synced all the same
+    return missing[::-1]
+
+
+def _sync_directory(folder: str, target: str, storage: Storage) -> None:
+    if os.name == "nt":
+        return  # Windows has no sync of a directory; NTFS journals the rename
+    try:
+        fd = storage.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        try:
+            storage.sync(fd)
+        finally:
+            _close_quietly(fd, storage)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOTSUP):
+            # Some network and FUSE filesystems have no such call; the file's data was synced.
+            warnings.warn(
+                f"the filesystem of {folder} cannot sync a directory: a save there may be lost with the power", CheckpointWarning, stacklevel=4
+            )
+            return
+        raise DurabilityError.of(
+            error, target, f"sync of directory {folder}", remedy="the new content is in place, its durability unknown: save again"
+        ) from error
+
+
+def _close_quietly(fd: int, storage: Storage) -> None:
+    try:
+        storage.close(fd)
+    except OSError:
+        pass  # on the way out of an error that is the one to report, or of a directory that was only read
+
+
+def _unlink_quietly(path: str, storage: Storage) -> None:
+    try:
+        storage.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        warnings.warn(f"could not remove the temporary file {path} ({error.strerror}): remove it by hand", CheckpointWarning, stacklevel=3)
