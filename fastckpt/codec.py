@@ -108,20 +108,14 @@ class Codec:
         """
         if not stack_is_ample():
             _scan_depth(message)
-        try:
-            with collector_paused():
-                if not has_ext:
-                    return self._decoder.decode(message)
-                plain = _untyped(message)
-        except msgspec.ValidationError as error:
-            raise _misfit(error, self.type, lambda: _untyped(message), path) from error
-        except msgspec.DecodeError as error:
-            raise CorruptError(f"not a msgpack document ({error})", path=path) from error
-        except RecursionError as error:
-            raise LimitError("nested too deeply", limit=MAX_DEPTH, path=path) from error
-        except MemoryError as error:
-            raise LimitError("no memory to decode it", limit=len(message), path=path) from error
-        return convert(plain, self.type, path=path)
+        with _explained(path, len(message)), collector_paused():
+            if has_ext:
+                return convert(_untyped(message), self.type, path=path)
+            try:
+                return self._decoder.decode(message)
+            except msgspec.ValidationError as error:
+                # Decoded plainly first: behind the place that does not fit, the document may be malformed.
+                raise _misfit(error, self.type, _untyped(message), path) from error
 
     def check(self, obj: Any, encoded: Encoded) -> None:
         """Decode `encoded` and compare it with `obj`, value and exact type: proof that what was saved comes back.
@@ -153,15 +147,26 @@ def convert(plain: Any, type: Any, *, path: str = "", str_keys: bool = False, st
     """
     if type is Any:
         return plain
-    try:
-        with collector_paused():
+    with _explained(path, 0), collector_paused():
+        try:
             return msgspec.convert(plain, type, strict=strict, str_keys=str_keys)
-    except msgspec.ValidationError as error:
-        raise _misfit(error, type, lambda: copy.deepcopy(plain), path, str_keys=str_keys, strict=strict) from error
-    except UnicodeEncodeError as error:
-        raise SchemaError("text with a lone surrogate where the type allows no free text", path=path) from error
+        except msgspec.ValidationError as error:
+            raise _misfit(error, type, copy.deepcopy(plain), path, str_keys=str_keys, strict=strict) from error
+        except UnicodeEncodeError as error:
+            raise SchemaError("text with a lone surrogate where the type allows no free text", path=path) from error
+
+
+@contextmanager
+def _explained(path: str, size: int) -> Iterator[None]:
+    """What msgspec raises for bytes that are no document, too deep or too much becomes an error of ours."""
+    try:
+        yield
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"not a msgpack document ({error})", path=path) from error
     except RecursionError as error:
         raise LimitError("nested too deeply", limit=MAX_DEPTH, path=path) from error
+    except MemoryError as error:
+        raise LimitError("no memory to decode it", limit=size, path=path) from error
 
 
 @contextmanager
@@ -179,28 +184,43 @@ def collector_paused() -> Iterator[None]:
 # --- Ext values ------------------------------------------------------------------------------------------------------
 
 
-def _ext_hook(code: int, data: memoryview) -> Any:
-    try:
+def _untyped(message: bytes) -> Any:
+    """Plain data with the Ext values resolved. Raises `msgspec.DecodeError`.
+
+    A map that is an Ext is put into the tree empty and filled afterwards, one after the other, so that maps inside maps need
+    no stack.
+    """
+    unfilled: list[tuple[dict[Any, Any], bytes, int]] = []
+    depth = 0
+
+    def ext_hook(code: int, data: memoryview) -> Any:
         if code == EXT_INT:
             return int.from_bytes(data, "big", signed=True)
         if code == EXT_TEXT:
             return bytes(data).decode("utf-8", "surrogatepass")
         if code == EXT_MAP:
-            parts = _untyped(bytes(data))
-            if type(parts) is list and len(parts) % 2 == 0:
-                return dict(zip(map(_hashable, parts[::2]), parts[1::2], strict=True))
-    except (UnicodeDecodeError, TypeError) as error:
-        raise msgspec.DecodeError(f"malformed Ext value of code {code}: {error}") from error
-    raise msgspec.DecodeError(f"unknown or malformed Ext value of code {code}")
+            if depth >= MAX_DEPTH:
+                raise LimitError("nested too deeply", limit=MAX_DEPTH)
+            unfilled.append(({}, bytes(data), depth + 1))
+            return unfilled[-1][0]
+        raise msgspec.DecodeError(f"unknown Ext code {code}")
+
+    try:
+        root = msgspec.msgpack.decode(message, ext_hook=ext_hook)
+        while unfilled:
+            mapping, data, depth = unfilled.pop()
+            parts = msgspec.msgpack.decode(data, ext_hook=ext_hook)
+            if type(parts) is not list or len(parts) % 2:
+                raise msgspec.DecodeError("an Ext map that is no array of pairs")
+            mapping.update(zip(map(_hashable, parts[::2]), parts[1::2], strict=True))
+    except (UnicodeDecodeError, TypeError) as error:  # no surrogates after all; a key that cannot be one
+        raise msgspec.DecodeError(f"malformed Ext value: {error}") from error
+    return root
 
 
 def _hashable(key: Any) -> Any:
     """A key out of an array: msgspec makes tuples of the arrays in ordinary keys, and so do we here."""
     return tuple(map(_hashable, key)) if type(key) is list else key
-
-
-def _untyped(message: bytes) -> Any:
-    return msgspec.msgpack.decode(message, ext_hook=_ext_hook)
 
 
 # --- depth -----------------------------------------------------------------------------------------------------------
@@ -254,17 +274,17 @@ def _scan_depth(message: bytes) -> None:
                 code = position + 1 + length_bytes
                 size = int.from_bytes(message[position + 1 : code], "big") if length_bytes else head
                 if 0xC7 <= byte <= 0xC9 or 0xD4 <= byte <= 0xD8:  # Ext: the code, then the payload
-                    if message[code] != EXT_MAP:
+                    if message[code] == EXT_MAP:
+                        position = code + 1
+                        left += 1  # its array of pairs stands in its place
+                    else:
                         position = code + 1 + size
-                        continue
-                    position = code + 1
-                    items = 1
                 else:
                     position = code + size
-                    continue
+                continue
             open_items.append(left)
             left = items
-            if len(open_items) > 2 * MAX_DEPTH:  # a map that is an Ext is two levels
+            if len(open_items) > MAX_DEPTH:
                 raise LimitError("nested too deeply", limit=MAX_DEPTH)
     except IndexError:
         return
@@ -398,8 +418,11 @@ def _misfit(error: msgspec.ValidationError, type: Any, document: Any, path: str,
     return SchemaError(fact, where=where, path=path, remedy="load with type=Any to see what is stored")
 
 
-def _where(where: str, text: str, type: Any, document: Any, options: dict[str, Any]) -> str:
-    """The path with keys in place of `[...]`: each dict on it is halved until one entry still gives the same error."""
+def _where(where: str, text: str, type: Any, root: Any, options: dict[str, Any]) -> str:
+    """The path with keys in place of `[...]`: each dict on it is halved until one entry still gives the same error.
+
+    `root` is a document of its own, which is cut down on the way.
+    """
 
     def fails() -> bool:
         try:
@@ -410,9 +433,6 @@ def _where(where: str, text: str, type: Any, document: Any, options: dict[str, A
             return False
         return False
 
-    root = document()
-    if not isinstance(root, (dict, list)):
-        return where
     node, steps = root, list[object]()
     for match in _STEP.finditer(where):
         step: object = int(match.group(1)) if match.group(1) else match.group(2)
@@ -429,7 +449,7 @@ def _where(where: str, text: str, type: Any, document: Any, options: dict[str, A
             node.update(entries)
             step = entries[0][0] if entries else "..."
         try:
-            node = node[step]  # type: ignore[call-overload]  # a wrong kind of step is one of the errors below
+            node = node[step]
         except (KeyError, IndexError, TypeError):
             # A field under another name than it is saved by, or the bad key itself: as far as it can be followed.
             return path_text([*steps, step])

@@ -277,13 +277,10 @@ def _is_json(head: bytes, path: str) -> bool:
         )
     if MAGIC.startswith(head):
         raise CorruptError("truncated inside the file header", path=path, offset=len(head), expected=f"{FILE_HEADER_SIZE} bytes", got=len(head))
-    if not any(head):
-        raise CorruptError(
-            "the file holds only zeros, which is what a crash leaves of a file that was not synced",
-            path=path,
-            offset=0,
-            remedy="restore it from a backup",
-        )
+    begun = head.rstrip(b"\0")
+    if MAGIC.startswith(begun):
+        fact = f"the file holds only zeros{f' from byte {len(begun)} on' if begun else ''}, which is what a crash leaves of a file that was not synced"
+        raise CorruptError(fact, path=path, offset=len(begun), remedy="restore it from a backup")
     if sum(a == b for a, b in zip(head, MAGIC, strict=False)) >= 9:
         raise CorruptError("the file header is damaged", path=path, offset=0, expected=MAGIC.hex(" "), got=head[:12].hex(" "))
     if (

@@ -34,6 +34,7 @@ __all__ = [
     "article",
     "difference",
     "fields_of",
+    "is_container",
     "patched",
     "path_text",
     "places_of",
@@ -165,30 +166,26 @@ class PlainCopy:
             return self._integer(value)
         if kind in _LEAVES:
             return value
-        if len(self.ancestors) >= MAX_DEPTH:
+        if len(self.ancestors) >= MAX_DEPTH and is_container(value):
             raise self._too_deep(value)
         self.ancestors.append(value)
         if isinstance(value, dict):
             result = self._map(value)
-        elif isinstance(value, (list, tuple)):
-            result = [self._below(index, item) for index, item in enumerate(list(value))]
-        elif isinstance(value, (set, frozenset)):
-            # As a list: msgpack knows no other, and a replaced element could not be hashed.
-            odd = len(self.odd)
-            result = [self._below(item, item) for item in list(value)]
-            if len(self.odd) > odd:
-                self._mark(odd)
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            # A set as a list: msgpack knows no other, and a replaced element could not be hashed.
+            since, ordered = len(self.odd), isinstance(value, (list, tuple))
+            result = []
+            for index, item in enumerate(list(value)):
+                self.steps.append(index if ordered else item)
+                result.append(self.copy(item))
+                self.steps.pop()
+            if not ordered and len(self.odd) > since:
+                self._mark(since)
         elif fields_of(value) is not None:
             result = self._object(value)
         else:
             result = self._scalar(value)
         self.ancestors.pop()
-        return result
-
-    def _below(self, step: object, value: Any) -> Any:
-        self.steps.append(step)
-        result = self.copy(value)
-        self.steps.pop()
         return result
 
     def _mark(self, since: int | None = None) -> None:
@@ -214,20 +211,25 @@ class PlainCopy:
     def _map(self, value: dict[Any, Any]) -> Any:
         items = dict.copy(value)
         since = len(self.odd)
-        keys = {key: key if type(key) is str and key.isascii() else self._key(key) for key in items}
-        if len(self.odd) == since:
-            return {keys[key]: self._below(key, item) for key, item in items.items()}
-        self._mark(since)
+        keys = [key if type(key) is str and key.isascii() else self._key(key) for key in items]
+        if odd_keys := len(self.odd) > since:
+            self._mark(since)
         since = len(self.odd)
-        pairs = [part for key, item in items.items() for part in (keys[key], self._below(key, item))]
-        del self.odd[since:]
-        if not self.has_ext or not any(type(key) in (_Ext, list) for key in keys.values()):
-            plain = dict(zip(pairs[::2], pairs[1::2], strict=True))
-            if len(plain) != len(items):
-                raise EncodeError("two keys become one when saved as plain values", where=path_text(self.steps), remedy="rename one of them")
-            return plain
-        self.has_ext = True
-        return _Ext(EXT_MAP, msgspec.msgpack.encode(pairs))
+        values: list[Any] = []
+        # A loop, not a comprehension: one frame less a level, and 256 levels must fit the interpreter's default limit.
+        for key, item in items.items():
+            self.steps.append(key)
+            values.append(self.copy(item))
+            self.steps.pop()
+        if odd_keys:
+            del self.odd[since:]
+            if any(type(key) in (_Ext, list) for key in keys):
+                self.has_ext = True
+                return _Ext(EXT_MAP, msgspec.msgpack.encode([part for pair in zip(keys, values, strict=True) for part in pair]))
+        plain = dict(zip(keys, values, strict=True))
+        if len(plain) != len(items):
+            raise EncodeError("two keys become one when saved as plain values", where=path_text(self.steps), remedy="rename one of them")
+        return plain
 
     def _key(self, key: Any) -> Any:
         """The key as it is saved; marked as odd where that is not `key` itself."""
@@ -236,12 +238,17 @@ class PlainCopy:
             return key
         except REFUSED:
             self._mark()
-            return self._below(key, key)
+            self.steps.append(key)
+            saved = self.copy(key)
+            self.steps.pop()
+            return saved
 
     def _object(self, value: Any) -> Any:
         names, result = saved_fields(value, self.steps)
-        for name, encode_name in names.items():
-            result[encode_name] = self._below(name, result[encode_name])
+        for name, saved_name in names.items():
+            self.steps.append(name)
+            result[saved_name] = self.copy(result[saved_name])
+            self.steps.pop()
         if isinstance(value, msgspec.Struct) and value.__struct_config__.array_like:
             return list(result.values())
         return result
@@ -294,6 +301,11 @@ def _hint(value: object) -> str:
     return known.get(module, "store plain data, or make it a dataclass or a msgspec.Struct")
 
 
+def is_container(value: Any) -> bool:
+    """Whether `value` counts as a level of nesting."""
+    return isinstance(value, (dict, list, tuple, set, frozenset)) or fields_of(value) is not None
+
+
 def _children(value: Any) -> Any:
     if isinstance(value, dict):
         return list(dict.copy(value).values())
@@ -304,13 +316,13 @@ def _children(value: Any) -> Any:
 
 def shallow_enough(root: Any) -> bool:
     """Whether `root` nests at most `MAX_DEPTH` deep; level by level, so that neither stack nor shared parts matter."""
-    level = [root]
-    for _ in range(MAX_DEPTH + 1):
-        below = {id(child): child for value in level for child in _children(value) if type(child) not in _LEAVES}
+    level = [root] if is_container(root) else []
+    for _ in range(MAX_DEPTH):
+        below = {id(child): child for value in level for child in _children(value) if type(child) not in _LEAVES and is_container(child)}
         level = list(below.values())
         if not level:
             return True
-    return False
+    return not level
 
 
 Places: TypeAlias = dict[object, "Places | None"]
@@ -386,7 +398,7 @@ def _differ(a: Any, b: Any, lenient: bool, depth: int) -> list[Any] | None:
     if kind is float:
         # By the bits where == is not enough: NaN is itself, and 0.0 is not -0.0.
         return None if (a == b and a) or struct.pack("<d", a) == struct.pack("<d", b) else _changed(a, b)
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH and is_container(a):
         return [(f"nested deeper than {MAX_DEPTH} levels", "")]
     found: list[Any] | None
     if isinstance(a, dict):

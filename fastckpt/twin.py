@@ -15,7 +15,7 @@ import msgspec
 
 from .codec import convert, stack_is_ample
 from .errors import CheckpointWarning, EncodeError, JsonError, LimitError
-from .tree import MAX_DEPTH, abridged, fields_of, path_text, plain_scalar, saved_fields, shallow_enough, type_name
+from .tree import MAX_DEPTH, abridged, fields_of, is_container, path_text, plain_scalar, saved_fields, shallow_enough, type_name
 
 __all__ = ["from_json", "to_json"]
 
@@ -52,21 +52,33 @@ def _jsonable(value: Any, steps: list[object]) -> Any:
         return value
     if kind in (int, float, bool, type(None)):
         return value
-    if len(steps) > MAX_DEPTH:
+    if len(steps) >= MAX_DEPTH and is_container(value):
         raise EncodeError(f"nested deeper than {MAX_DEPTH} levels, or a cycle", where=path_text(steps[:8]) + "…", remedy="flatten it")
+    # Loops, not comprehensions: one frame a level, and 256 levels must fit the interpreter's default limit.
+    result: dict[str, Any] = {}
     if isinstance(value, dict):
-        result: dict[str, Any] = {}
         for key, item in value.items():
             name = _key(key, steps)
             if name in result:
                 raise EncodeError(f"two keys of this dict are {abridged(name)} in JSON", where=path_text(steps), remedy="rename one of them")
-            result[name] = _below(item, steps, key)
+            steps.append(key)
+            result[name] = _jsonable(item, steps)
+            steps.pop()
         return result
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_below(item, steps, index) for index, item in enumerate(value)]
+        items = []
+        for index, item in enumerate(value):
+            steps.append(index)
+            items.append(_jsonable(item, steps))
+            steps.pop()
+        return items
     if fields_of(value) is not None:
-        names, fields = saved_fields(value, steps)
-        return {**fields, **{saved_name: _below(fields[saved_name], steps, name) for name, saved_name in names.items()}}
+        names, result = saved_fields(value, steps)
+        for attribute, name in names.items():
+            steps.append(attribute)
+            result[name] = _jsonable(result[name], steps)
+            steps.pop()
+        return result
     plain = plain_scalar(value)
     if plain is not value:
         return _jsonable(plain, steps)
@@ -75,13 +87,6 @@ def _jsonable(value: Any, steps: list[object]) -> Any:
     except TypeError:
         raise EncodeError(f"JSON cannot say a {type_name(kind)}", where=path_text(steps), remedy="store plain data") from None
     return scalar if type(scalar) in (str, int, float, bool, type(None)) else _jsonable(scalar, steps)
-
-
-def _below(value: Any, steps: list[object], step: object) -> Any:
-    steps.append(step)
-    result = _jsonable(value, steps)
-    steps.pop()
-    return result
 
 
 def _key(key: Any, steps: list[object]) -> str:
