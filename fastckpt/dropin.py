@@ -7,15 +7,15 @@ value and type, what the replaced module would have read back from its JSON; wha
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import enum
-import functools
 import json
 import types
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter, itemgetter
 from os import PathLike, fspath
 from pathlib import PurePath
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 from warnings import warn
 
 import msgspec
@@ -24,7 +24,7 @@ from . import file
 from .codec import Codec, Encoded, convert
 from .container import Source
 from .errors import CheckpointError, CheckpointWarning, ConflictError, EncodeError, MissingFieldError, NotFoundError, SchemaError
-from .schema import Progress, TrainState
+from .schema import EditT, ProbationT, Progress, SystemPackT, ToolPackT, TrainState
 from .storage import DISK, Storage, remove
 from .tree import MAX_DEPTH, abridged, difference, fields_of, path_text, type_name
 from .twin import from_json
@@ -42,7 +42,7 @@ __all__ = [
 
 CHECKPOINT_SCHEMA_VERSION = 1
 
-_FILE, _JSON = "checkpoint.fastckpt", "checkpoint.json"
+_OURS, _THEIRS = "checkpoint.fastckpt", "checkpoint.json"
 
 # A changed structural key makes the saved batches and counters meaningless; a decision key only steers what comes next.
 _STRUCTURAL = ("batch_size", "min_class_per_batch", "epochs", "diag_size", "val_size", "batch_correct_ratio")
@@ -53,79 +53,571 @@ _DECISION = (
 )  # fmt: skip
 
 _PERSISTED: tuple[str, ...] = TrainState.__struct_fields__
+_PROGRESS: tuple[str, ...] = Progress.__struct_fields__
 _PAYLOAD = ("progress", "version_snapshot", "epoch_batches", "config_fingerprint", "state")
-# The fields of which the replaced module took `asdict`, and which of them map a task type to what they hold.
-_LISTS, _MAPS_OF_LISTS, _MAPS = ("system_packs", "tool_packs"), ("rejected_buffer",), ("probations",)
-
-# Module-wide: it remembers where values are that msgspec refuses (lone surrogates, long integers), from one save to the next.
-_CODEC = Codec()
+# The fields in which the replaced module took `asdict` of what they hold; only there may dataclasses be.
+_LISTS, _LISTS_BY_TASK, _BY_TASK = ("system_packs", "tool_packs"), ("rejected_buffer",), ("probations",)
+_RECORDS = (*_LISTS_BY_TASK, *_LISTS, *_BY_TASK)
 
 PathType = str | PathLike[str]
 
+# One for all saves: it remembers where values are that msgspec refuses (lone surrogates, long integers) from one to the next.
+_CODEC = Codec()
 
-# --- the state ---------------------------------------------------------------------------------------------------------
+
+# --- the state and the configuration -----------------------------------------------------------------------------------
 
 
 def serialize_state(state: Any) -> dict[str, Any]:
-    """The 14 persisted fields as plain data: dataclasses in the packs, buffers and probations as dicts, the set as a sorted list.
+    """The 14 persisted fields: dataclasses in the packs, buffers and probations as dicts, the set of task types as a sorted list.
 
-    `write_checkpoint` does not need it. Raises `EncodeError` where a field is missing or holds no dataclasses where it must.
+    `write_checkpoint` takes the state itself and does not need this. Raises `EncodeError` where an attribute is missing, or where
+    something else than dataclasses (or dicts) is in the place of one.
     """
+    fields = _fields(state)
+    return {name: dataclasses.asdict(_Holder(value))["value"] if name in _RECORDS else value for name, value in fields.items()}
 
-    def plain(item: Any) -> Any:
-        return dataclasses.asdict(item) if dataclasses.is_dataclass(item) else dict(item)
 
-    result = _fields(state)
-    for name in _LISTS:
-        result[name] = [plain(item) for item in result[name]]
-    for name in _MAPS_OF_LISTS:
-        result[name] = {key: [plain(item) for item in items] for key, items in result[name].items()}
-    for name in _MAPS:
-        result[name] = {key: plain(item) for key, item in result[name].items()}
-    return result
+@dataclasses.dataclass
+class _Holder:
+    """For `asdict`, which takes a dataclass and then goes through what it holds."""
+
+    value: Any
 
 
 def _fields(state: Any) -> dict[str, Any]:
-    """The persisted fields, in order; where `asdict` was taken, in exact dicts and lists that hold dataclasses or dicts."""
-    result: dict[str, Any] = {}
+    """The persisted fields in their order, the set sorted, and records in exact dicts and lists."""
+    fields: dict[str, Any] = {}
     for name in _PERSISTED:
         try:
-            result[name] = getattr(state, name)
+            fields[name] = getattr(state, name)
         except AttributeError as error:
             raise EncodeError(f"the state has no attribute `{name}`", where=f"$.state.{name}", remedy="set it before saving") from error
     try:
-        result["changed_task_types_this_epoch"] = sorted(result["changed_task_types_this_epoch"])
+        fields["changed_task_types_this_epoch"] = sorted(fields["changed_task_types_this_epoch"])
     except TypeError as error:
         raise EncodeError(f"it cannot be sorted ({error})", where="$.state.changed_task_types_this_epoch", remedy="make it a set of text") from error
     for name in _LISTS:
-        result[name] = _records(result[name], ["state", name])
-    for name in (*_MAPS_OF_LISTS, *_MAPS):
-        held = result[name]
+        fields[name] = _list(fields[name], "state", name)
+        _require_records(enumerate(fields[name]), "state", name)
+    for name in (*_LISTS_BY_TASK, *_BY_TASK):
+        held = fields[name]
         if not hasattr(held, "items"):
-            raise EncodeError(f"expected a dict, got {_a(held)}", where=f"$.state.{name}", remedy="make it a dict of task types")
-        if type(held) is not dict:
-            held = result[name] = dict(held.items())
-        if name in _MAPS:
-            _records(list(held.values()), ["state", name], list(held))
-        else:
-            lists = {key: _records(items, ["state", name, key]) for key, items in held.items()}
-            result[name] = lists
+            raise EncodeError(f"expected a dict, got {_a(held)}", where=f"$.state.{name}", remedy="make it a dict by task type")
+        fields[name] = held = held if type(held) is dict else dict(held.items())
+        if name in _BY_TASK:
+            _require_records(held.items(), "state", name)
+            continue
+        fields[name] = held = {key: _list(items, "state", name, key) for key, items in held.items()}
+        for key, items in held.items():
+            _require_records(enumerate(items), "state", name, key)
+    return fields
+
+
+def _list(items: Any, *steps: object) -> list[Any]:
+    if type(items) is list:
+        return items
+    try:
+        return list(items)
+    except TypeError:
+        raise EncodeError(f"expected a list, got {_a(items)}", where=path_text(steps), remedy="make it a list of dataclasses") from None
+
+
+def _require_records(items: Iterable[tuple[Any, Any]], *steps: object) -> None:
+    """A dict stands for a record that was never revived; the replaced module took nothing but dataclasses."""
+    for step, item in items:
+        if not isinstance(item, dict) and not hasattr(type(item), "__dataclass_fields__"):
+            where = path_text([*steps, step])
+            raise EncodeError(f"expected a dataclass, got {_a(item)}", where=where, remedy="put the application's own object there")
+
+
+def deserialize_state_fields(
+    d: dict[str, Any],
+    *,
+    rejected_edit: Any = None,
+    probation: Any = None,
+    system_pack: Any = None,
+    tool_pack: Any = None,
+) -> dict[str, Any]:
+    """The 14 fields of a loaded state (`load_checkpoint(...)["state"]`), with objects of the application's classes and the set again.
+
+    The classes are dataclasses or Structs, whatever classes they hold are revived too; `dict` keeps the records of a place as they
+    are. Values must fit the annotations. `__post_init__` runs, `__init__` does not.
+
+    Raises `TypeError` naming the keywords that are not given, `MissingFieldError` (a `KeyError`) for a field that is not there,
+    also where the class has a default, and `SchemaError` (a `ValueError`) for a value that does not fit or a key that no field takes.
+    """
+    given = {"rejected_edit": rejected_edit, "probation": probation, "system_pack": system_pack, "tool_pack": tool_pack}
+    if missing := [f"{name}=" for name, cls in given.items() if cls is None]:
+        # Always, and not only when there is something to revive: otherwise it would be found out at the first resume that needs it.
+        raise TypeError(f"deserialize_state_fields() needs {', '.join(missing)}: the application's own classes (or `dict` to keep plain dicts)")
+    _require(d, _PERSISTED, "$.state", "")
+    fields = {name: d[name] for name in _PERSISTED}
+    try:
+        revived = _revive(d, _Records[rejected_edit, probation, system_pack, tool_pack])
+        fields.update({name: getattr(revived, name) for name in _RECORDS})
+        for name in _RECORDS:
+            _require_fields(d[name], fields[name], [name])
+        for task, item in fields["probations"].items():
+            _revive_pending(item, rejected_edit, ["probations", task, "pending_edits"])
+        fields["changed_task_types_this_epoch"] = _revive(d["changed_task_types_this_epoch"], set[Any], "changed_task_types_this_epoch")
+    except SchemaError as error:
+        error.where = f"$.state{error.where[1:]}"
+        raise
+    return fields
+
+
+class _Records(msgspec.Struct, Generic[EditT, ProbationT, SystemPackT, ToolPackT]):
+    """The fields of a state that hold the application's objects; the others are taken as they are."""
+
+    rejected_buffer: dict[str, list[EditT]]
+    system_packs: list[SystemPackT]
+    tool_packs: list[ToolPackT]
+    probations: dict[str, ProbationT]
+
+
+def _revive(plain: Any, type: Any, *steps: object) -> Any:
+    try:
+        return convert(plain, type, str_keys=True)
+    except SchemaError as error:
+        error.where = path_text(steps) + error.where[1:]
+        raise
+    except (TypeError, NameError) as error:  # a class that msgspec cannot make: an InitVar, an annotation that does not resolve
+        fact = f"cannot revive the application's classes ({error})"
+        raise SchemaError(fact, where=path_text(steps), remedy="give classes that msgspec supports") from error
+
+
+def _revive_pending(probation: Any, cls: Any, steps: list[object]) -> None:
+    """`pending_edits` of one probation, where its annotation is too loose for msgspec to know what it holds."""
+    edits = getattr(probation, "pending_edits", None)
+    if cls is dict or type(edits) is not list:
+        return
+    for index, item in enumerate(edits):
+        if type(item) is dict:
+            edits[index] = _revive(item, cls, *steps, index)
+            _require_fields(item, edits[index], [*steps, index])
+
+
+def _require_fields(plain: Any, revived: Any, steps: list[object]) -> None:
+    """Wherever a dict became an object: its keys are exactly the fields, so that nothing was dropped or made up."""
+    names = fields_of(revived)
+    if isinstance(plain, dict) and names is not None:
+        saved = names
+        known = set(names)
+        if isinstance(revived, msgspec.Struct):
+            saved = revived.__struct_encode_fields__
+            known = {*saved, revived.__struct_config__.tag_field or saved[0]} if saved else {revived.__struct_config__.tag_field or ""}
+        what = type_name(type(revived))
+        if extra := plain.keys() - known:
+            raise SchemaError(f"the saved key {abridged(min(extra))} is no field of {what}", where=path_text(steps),
+                              remedy="add the field to the class, or take the key out of the dict first")
+        for name, key in zip(names, saved, strict=True):
+            if key not in plain:
+                raise MissingFieldError(key, where=path_text(steps), remedy=f"if {what} has gained it since, put it into the dict first")
+            _require_fields(plain[key], getattr(revived, name, None), [*steps, key])
+    elif isinstance(plain, dict) and isinstance(revived, dict):
+        for key, item in plain.items():
+            _require_fields(item, revived.get(key), [*steps, key])
+    elif isinstance(plain, list) and isinstance(revived, (list, tuple)) and len(plain) == len(revived):
+        for index, item in enumerate(plain):
+            _require_fields(item, revived[index], [*steps, index])
+
+
+def compute_fingerprint(config: Any) -> dict[str, Any]:
+    """The values of the structural and the decision keys of `config`, by name; None for an attribute that it has not."""
+    return {key: getattr(config, key, None) for key in (*_STRUCTURAL, *_DECISION)}
+
+
+def check_fingerprint(saved: Mapping[str, Any], config: Any) -> tuple[list[str], list[str]]:
+    """What differs between a saved fingerprint and `config`: (structural, decision), a line for each key, which it begins with.
+
+    A key that was not saved compares as None, as does an attribute that `config` has not.
+    """
+    current = compute_fingerprint(config)
+
+    def differing(keys: Iterable[str]) -> list[str]:
+        return [f"{key}: saved {saved.get(key)!r}, current {current[key]!r}" for key in keys if saved.get(key) != current[key]]
+
+    return differing(_STRUCTURAL), differing(_DECISION)
+
+
+# --- the file ----------------------------------------------------------------------------------------------------------
+
+
+def _paths(workspace_dir: PathType) -> tuple[str, str]:
+    folder = PurePath(workspace_dir)
+    return fspath(folder / _OURS), fspath(folder / _THEIRS)
+
+
+def write_checkpoint(
+    workspace_dir: PathType,
+    *,
+    state: Any,
+    epoch: int,
+    step_completed: int,
+    phase: str,
+    global_step: int,
+    total_steps: int,
+    version_snapshot: dict[str, str],
+    epoch_batches: list[list[str]],
+    config: Any,
+    storage: Storage = DISK,
+) -> file.SaveInfo:
+    """Save one step to `checkpoint.fastckpt` in the workspace, as its only content. When it returns, it is durable.
+
+    A `checkpoint.json` beside it is left alone. No other thread may change the state meanwhile.
+
+    Raises `EncodeError` (also a `TypeError` and a `ValueError`) naming the path of what the replaced module could not write
+    either, before any file is touched; `ConflictError` when the file holds a run; `StorageError`, the old file untouched.
+    """
+    progress = {"epoch": epoch, "step_completed": step_completed, "phase": phase, "global_step": global_step, "total_steps": total_steps}
+    encoded = _encode(
+        {
+            "schema_version": CHECKPOINT_SCHEMA_VERSION,
+            "progress": progress,
+            "version_snapshot": version_snapshot,
+            "epoch_batches": epoch_batches,
+            "config_fingerprint": compute_fingerprint(config),
+            "state": _fields(state),
+        }
+    )
+    path, _ = _paths(workspace_dir)
+    step = int(global_step) if isinstance(global_step, int) and abs(global_step) < 2**63 else None
+    return file.write(path, encoded, step=step, source=_carried(path, storage), storage=storage)
+
+
+def _carried(path: str, storage: Storage) -> Source | None:
+    """The JSON file that the checkpoint which is about to be replaced came from: `load_checkpoint` must go on knowing it."""
+    try:
+        source = file.inspect(path, storage=storage).source
+    except CheckpointError:
+        return None  # absent, or nothing that tells; what may not be replaced is refused when writing
+    return source and Source(source.digest, migrated=False)
+
+
+def load_checkpoint(workspace_dir: PathType, *, storage: Storage = DISK) -> dict[str, Any] | None:
+    """The payload of the workspace's checkpoint as plain data; None only when there is neither `checkpoint.fastckpt` nor `.json`.
+
+    A JSON file that the other was migrated from is not looked at. Otherwise, of two files the one with the larger
+    `progress.global_step` is taken, with a `CheckpointWarning` that names both.
+
+    Raises `CorruptError`, `JsonError` or `NotACheckpointError` (all `ValueError`) for a damaged file, also when the other one is
+    sound; `MissingFieldError` (a `KeyError`) for a payload that lacks a key; `SchemaError` for an unknown `schema_version`;
+    `ConflictError` for two files of the same step and different content.
+    """
+    paths = _paths(workspace_dir)
+    found = [_read(path, storage) for path in paths]
+    if isinstance(found[0], file.Document) and isinstance(found[1], file.Document):
+        source = found[0].header and found[0].header.source
+        if source and source.digest == file.source_digest(found[1].message):
+            found[1] = None
+    checkpoints = [_checkpoint(item) if isinstance(item, file.Document) else item for item in found]
+    for bad, other in (checkpoints, checkpoints[::-1]):
+        if isinstance(bad, CheckpointError):
+            if isinstance(other, _Checkpoint) and isinstance(bad, ValueError):
+                bad.remedy = f"{bad.remedy or 'restore it from a backup'}, or move it away to go on from step {other.step} in {other.path}"
+            raise bad
+    sound = [item for item in checkpoints if isinstance(item, _Checkpoint)]
+    if len(sound) < 2 or _same(sound[0].payload, sound[1].payload):
+        return sound[0].payload if sound else None
+    first, second = sound
+    if not all(isinstance(item.step, (int, float)) for item in sound) or not (first.step < second.step or second.step < first.step):
+        steps = f"{first.step!r}" if first.step == second.step else f"{first.step!r} and {second.step!r}"
+        raise ConflictError(f"two checkpoints of step {steps} with different content", paths=paths, remedy="move away the one that is wrong")
+    older, newer = sorted(sound, key=lambda item: item.step)
+    warn(
+        f"two checkpoints: going on from step {newer.step} in {newer.path}; step {older.step} in {older.path} is ignored: remove it",
+        CheckpointWarning, stacklevel=2,
+    )  # fmt: skip
+    return newer.payload
+
+
+class _Checkpoint(NamedTuple):
+    """A payload that is complete; its step is what was saved as one, and so perhaps no number."""
+
+    path: str
+    step: Any
+    payload: dict[str, Any]
+
+
+def _read(path: str, storage: Storage) -> file.Document | CheckpointError | None:
+    try:
+        return file.read(path, storage=storage)
+    except NotFoundError:
+        return None
+    except CheckpointError as error:
+        return error
+
+
+def _checkpoint(document: file.Document) -> _Checkpoint | CheckpointError:
+    path, header, message = document
+    try:
+        payload = _CODEC.decode(message, header.ext, path=path) if header else from_json(message, path=path)
+        _require(payload, ("schema_version",), "$", path)
+        version = payload["schema_version"]
+        if type(version) is not int or version != CHECKPOINT_SCHEMA_VERSION:
+            raise SchemaError(f"unknown schema version {abridged(version)}, this module knows {CHECKPOINT_SCHEMA_VERSION}", where="$.schema_version",
+                              path=path, remedy="load it with the version of the program that wrote it")
+        _require(payload, _PAYLOAD, "$", path)
+        _require(payload["progress"], _PROGRESS, "$.progress", path)
+        _require(payload["state"], _PERSISTED, "$.state", path)
+    except CheckpointError as error:
+        return error
+    return _Checkpoint(path, payload["progress"]["global_step"], payload)
+
+
+def _require(plain: Any, keys: tuple[str, ...], where: str, path: str) -> None:
+    """`plain` is a dict with all of `keys`."""
+    if not isinstance(plain, dict):
+        raise SchemaError(f"expected a dict, got {_a(plain)}", where=where, path=path, remedy="check that this is a checkpoint of this program")
+    for key in keys:
+        if key not in plain:
+            raise MissingFieldError(key, where=where, path=path, remedy="the checkpoint is incomplete: restore it from a backup")
+
+
+def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Equal in value and type, in whatever order their keys are."""
+    try:
+        return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+    except (TypeError, ValueError):  # a file of ours that holds what JSON cannot say
+        return difference(a, b) is None
+
+
+def remove_checkpoint(workspace_dir: PathType, *, storage: Storage = DISK) -> None:
+    """Remove `checkpoint.fastckpt` and `checkpoint.json` durably, so that the run starts afresh; neither needs to exist.
+
+    Raises `StorageError` and `DurabilityError`.
+    """
+    ours, theirs = _paths(workspace_dir)
+    remove(theirs, storage=storage)  # first: a crash in between must not leave the stale one of the two
+    remove(ours, storage=storage)
+
+
+# --- what JSON can say -------------------------------------------------------------------------------------------------
+
+_LEAVES: frozenset[type] = frozenset({str, int, float, bool, types.NoneType})
+_TEXT: frozenset[type] = frozenset({str})
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+
+
+class _RefusedError(Exception):
+    """What cannot be saved; on the way out it gathers the steps and the containers that lead to it, innermost first."""
+
+    def __init__(self, fact: str, mend: str, *steps: object) -> None:
+        super().__init__(fact)
+        self.fact, self.mend = fact, mend
+        self.steps = list(steps)
+        self.chain: list[object] = []
+
+    def explained(self) -> EncodeError:
+        """With the path; of a cycle, with the place where it closes and the one that it comes back to."""
+        steps, chain = self.steps[::-1], self.chain[::-1]
+        if self.fact is not _TOO_DEEP:
+            return EncodeError(self.fact, where=path_text(steps), remedy=self.mend)
+        above = len(steps) - len(chain) + 1  # steps that lead to the first container of the chain
+        seen: dict[int, int] = {}
+        for index, container in enumerate(chain):
+            first = seen.setdefault(id(container), index)
+            if first != index:
+                fact = f"the state contains itself: this is `{path_text(steps[: above + first])}` again"
+                return EncodeError(fact, where=path_text(steps[: above + index]), remedy="break the cycle before saving")
+        return EncodeError(self.fact, where=path_text(steps[:8]) + "…", remedy=self.mend)
+
+
+def _encode(payload: dict[str, Any]) -> Encoded:
+    encoded = _CODEC.encode(_walked(payload, _LEAVES))
+    if encoded.has_ext:
+        _walked(payload, _LEAVES - {int})  # there may be an integer that JSON cannot say; nearly never, so not looked for before
+    return encoded
+
+
+def _walked(payload: dict[str, Any], leaves: frozenset[type]) -> dict[str, Any]:
+    """`payload` as msgspec writes it just as JSON would: the application's own objects, and copies only where something is odd."""
+    fields = payload["state"]
+    try:
+        # The records separately, for only there may dataclasses be; their places keep the order.
+        result = dict(_plain({**payload, "state": {**fields, **dict.fromkeys(_RECORDS)}}, dict, 1, False, leaves))
+        result["state"] = dict(result["state"])
+        for name in _RECORDS:
+            try:
+                result["state"][name] = _plain(fields[name], type(fields[name]), 3, True, leaves)
+            except _RefusedError as error:
+                error.steps += [name, "state"]
+                raise
+    except _RefusedError as error:
+        raise error.explained() from None
+    except RecursionError:
+        raise EncodeError("no stack left to walk the state", remedy="save from a shallower call, or raise sys.setrecursionlimit") from None
+    except RuntimeError as error:  # "dictionary changed size during iteration"
+        raise EncodeError(f"another thread changed the state meanwhile ({error})", remedy="hold a lock around changes and saves") from error
     return result
 
 
-def _records(items: Any, steps: list[object], keys: list[Any] | None = None) -> list[Any]:
-    """`items` as a list, each of them a dataclass (what `asdict` takes) or a dict (a record that was never revived)."""
-    if type(items) is not list:
+def _plain(value: Any, kind: type, depth: int, records: bool, leaves: frozenset[type]) -> Any:
+    """`value` itself where msgspec writes it as JSON would, else what stands for it.
+
+    Exact types decide, for msgspec and JSON see subclasses differently. `records` says whether dataclasses may be here.
+    """
+    original, item = value, _NOTHING
+    changed: dict[int, Any] | None = None  # by identity: a place is looked for only once something was found there
+    try:
+        items: Iterable[Any]
+        if kind not in _CONTAINERS:
+            if records and hasattr(kind, "__dataclass_fields__"):
+                value, items = _record(value, kind)
+            else:
+                value = _exact(value)
+                if (kind := type(value)) in _LEAVES:
+                    return value
+        if kind is dict:
+            if not _TEXT.issuperset(map(type, value)):
+                value = _with_text_keys(value)
+            items = value.values()
+        elif kind is list or kind is tuple:
+            items = value
+        if depth > MAX_DEPTH:
+            raise _RefusedError(_TOO_DEEP, "flatten the state")
+        for item in items:
+            inner = type(item)
+            if inner not in leaves and (new := _plain(item, inner, depth + 1, records, leaves)) is not item:
+                changed = changed or {}
+                changed[id(item)] = new
+    except _RefusedError as error:
+        if item is not _NOTHING:
+            error.steps.append(next((step for step, found in _pairs(value, kind) if found is item), "?"))
+        error.chain.append(original)
+        raise
+    if changed is None:
+        return value
+    if kind is list or kind is tuple:
+        return [changed.get(id(item), item) for item in value]
+    return {step: changed.get(id(item), item) for step, item in _pairs(value, kind)}
+
+
+_CONTAINERS = frozenset({dict, list, tuple})
+_NOTHING = object()
+
+
+def _pairs(value: Any, kind: type) -> Iterable[tuple[Any, Any]]:
+    """Steps and items of what `_plain` goes through."""
+    if type(value) is dict:
+        return value.items()
+    if kind in _CONTAINERS:
+        return enumerate(value)
+    return zip(_RECORD_KINDS[kind][0], _record(value, kind)[1], strict=True)
+
+
+def _exact(value: Any) -> Any:
+    """A subclass of a plain type as `json.dumps` takes it (an Enum by its base, a named tuple as a list); anything else is refused."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        if value.bit_length() > 64:
+            _digits(value)
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, dict):
+        return dict(value.items())
+    raise _RefusedError(f"cannot save {_a(value)}: JSON could not say it either", _mend(value))
+
+
+def _digits(value: int) -> str:
+    try:
+        return int.__repr__(value)
+    except ValueError:
+        fact = f"cannot save an integer of {value.bit_length()} bits: it has too many digits for JSON"
+        raise _RefusedError(fact, "store it as text in hex") from None
+
+
+def _with_text_keys(value: dict[Any, Any]) -> dict[str, Any]:
+    """Keys as `json.dumps` writes them; of two that become one the last wins, in the place of the first, as when read back."""
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(key, str):
+            result[str.__str__(key)] = item
+        elif isinstance(key, float):
+            result[json.dumps(float.__float__(key))] = item
+        elif key is None or isinstance(key, bool):
+            result[json.dumps(key)] = item
+        elif isinstance(key, int):
+            result[_digits(key)] = item
+        else:
+            raise _RefusedError(f"{_a(key)} cannot be a key in JSON", "make the key text")
+    return result
+
+
+def _record(value: Any, kind: type) -> tuple[Any, Iterable[Any]]:
+    """A dataclass and the values of its fields; a dict in its stead where msgspec would not write what `asdict` gives."""
+    names, read = _RECORD_KINDS.get(kind) or _record_kind(kind)
+    if read is not None:
         try:
-            items = list(items)
-        except TypeError:
-            raise EncodeError(f"expected a list, got {_a(items)}", where=path_text(steps), remedy="make it a list of dataclasses") from None
-    for index, item in enumerate(items):
-        if not isinstance(item, dict) and not hasattr(type(item), "__dataclass_fields__"):
-            step = index if keys is None else keys[index]
-            raise EncodeError(f"expected a dataclass, got {_a(item)}", where=path_text([*steps, step]), remedy="put the application's own object there")
-    return items  # type: ignore[no-any-return]  # a list by now
+            return value, read(value)
+        except (KeyError, AttributeError):
+            pass  # not in the instance itself: a default of the class, or not set
+    fields: dict[str, Any] = {}
+    for name in names:
+        try:
+            fields[name] = getattr(value, name)
+        except AttributeError:
+            raise _RefusedError(f"the field `{name}` of {type_name(kind)} is not set", "set it before saving", name) from None
+    return fields, fields.values()
 
 
-class _Revived(msgspec.Struct, Generic[_E := TypeVar("_E"), _P := TypeVar("_P"), _S := TypeVar("_S"), _T := TypeVar("_T")]):
-    pass
+_Read = Callable[[Any], tuple[Any, ...]]
+_RECORD_KINDS: dict[type, tuple[tuple[str, ...], _Read | None]] = {}
+
+
+def _record_kind(kind: type) -> tuple[tuple[str, ...], _Read | None]:
+    """The fields of a dataclass, and how to read them all; None where msgspec sees more or less of such an object than `asdict`."""
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    _RECORD_KINDS[kind] = names, None
+    built_in = any(not base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1])
+    if not built_in and not issubclass(kind, (enum.Enum, msgspec.Struct)) and kind.__getattribute__ is object.__getattribute__:
+        members = [getattr(kind, name, None) for name in names]
+        if all(isinstance(member, types.MemberDescriptorType) for member in members):
+            _RECORD_KINDS[kind] = names, _reader(attrgetter, names)
+        elif kind.__dictoffset__ and not any(hasattr(type(member), "__set__") for member in members):
+            held = _reader(itemgetter, names)
+            _RECORD_KINDS[kind] = names, lambda value: held(value.__dict__)
+    return _RECORD_KINDS[kind]
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class statement made it
+
+
+def _reader(getter: Callable[..., Callable[[Any], Any]], names: tuple[str, ...]) -> _Read:
+    """All of `names` as a tuple; the getters of the standard library give a bare value for one, and do not take none."""
+    if len(names) > 1:
+        return getter(*names)
+    reads = [getter(name) for name in names]
+    return lambda value: tuple(read(value) for read in reads)
+
+
+def _a(value: object) -> str:
+    name = type_name(type(value))
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def _mend(value: object) -> str:
+    kind = type(value)
+    if kind.__module__.partition(".")[0] in ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas"):
+        return "store its `.item()` or `.tolist()`"
+    for kinds, mend in _MENDS:
+        if isinstance(value, kinds):
+            return mend
+    if dataclasses.is_dataclass(value):
+        return "store `dataclasses.asdict(...)` of it"
+    return "store its name and look it up after loading" if callable(value) else "store plain data: numbers, text, lists, dicts"
+
+
+_MENDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (enum.Enum, "store its `.value`"),
+    ((set, frozenset), "store `sorted(...)` of it"),
+    ((bytes, bytearray, memoryview), "store text, such as its `.hex()`"),
+    ((dt.date, dt.time), "store its `.isoformat()`"),
+    (PurePath, "store `str(path)`"),
+    (msgspec.Struct, "store `msgspec.to_builtins(...)` of it, or make its class a dataclass"),
+)

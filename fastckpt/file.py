@@ -15,7 +15,7 @@ import msgspec
 from . import container
 from .codec import Codec, Encoded, describe
 from .container import FILE_HEADER_SIZE, MAGIC, MAX_MESSAGE, RecordHeader, Source
-from .errors import ConflictError, CorruptError, EncodeError, LimitError, NotACheckpointError, SchemaError, StorageError, VersionError
+from .errors import ConflictError, CorruptError, EncodeError, LimitError, NotACheckpointError, NotFoundError, SchemaError, StorageError, VersionError
 from .storage import DISK, Storage, open_file, publish, read_at
 from .tree import difference, fields_of
 from .twin import from_json
@@ -197,12 +197,12 @@ def _pack_meta(meta: dict[str, Any] | None) -> msgspec.Raw:
 
 
 def _refuse_run(path: PathType, storage: Storage) -> None:
-    """A run holds many steps; replacing it by one would lose the others."""
+    """A run holds many steps; replacing it by one would lose the others. One that cannot be read may be a run."""
     try:
         with open_file(path, storage) as (fd, _):
             head = read_at(fd, FILE_HEADER_SIZE, 0, storage)
-    except StorageError:
-        return  # absent, or unreadable: then publishing says what it makes of the path
+    except NotFoundError:
+        return
     if head.startswith(MAGIC) and len(head) == FILE_HEADER_SIZE:
         try:
             run = container.unpack_file_header(head).run

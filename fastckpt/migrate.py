@@ -37,6 +37,7 @@ from .errors import (
     NotACheckpointError,
     NotFoundError,
     SchemaError,
+    StorageError,
 )
 from .file import PathType, inspect, read, source_digest, write
 from .storage import DISK, Storage, exists, open_file, publish, read_at, walk
@@ -109,7 +110,7 @@ def find(
                     continue
                 matches = True
                 if folder not in folders:
-                    folders[folder] = storage.resolve(folder or ".")
+                    folders[folder] = _resolved(folder or ".", storage)
                 found.setdefault((folders[folder], base), Path(file))
             if not matches:
                 raise _nothing(name, given)
@@ -118,6 +119,13 @@ def find(
                 raise
             on_error(error)
     return sorted(found.values(), key=str)
+
+
+def _resolved(path: str, storage: Storage) -> str:
+    try:
+        return storage.resolve(path)
+    except OSError as error:
+        raise StorageError.of(error, path, "resolve") from error
 
 
 def _nothing(name: str, folder: str) -> NotFoundError:
@@ -148,7 +156,7 @@ def migrate(
     Raises `JsonError` (malformed, a key twice, not in that encoding), `SchemaError` (does not fit `type`, or `convert` would lose
     something), `ConflictError` (the target is something else, or the source changed meanwhile), `CorruptError` and
     `NotACheckpointError` (an empty or foreign source, or such a target), `LimitError`, `StorageError`. The target is as it was
-    then, except after a `DurabilityError` or when the message says so.
+    then, except after a `DurabilityError` and what reading back found; the source is in every case.
     """
     started = time.perf_counter()
     if convert and type is Any:
@@ -229,7 +237,7 @@ def _require_unchanged(path: str, data: bytes, storage: Storage, outcome: str, r
 
 
 def _refuse_same(source: str, target: str, storage: Storage) -> None:
-    if storage.resolve(source) == storage.resolve(target):
+    if _resolved(source, storage) == _resolved(target, storage):
         raise ConflictError("the target is the source itself", paths=(source, target), remedy="choose another target")
 
 
@@ -299,7 +307,7 @@ def _require_kept(plain: Any, value: Any, steps: list[object], path: str) -> Non
             pairs = [(index, item, value[index]) for index, item in enumerate(plain)]
     elif isinstance(plain, dict) and isinstance(value, dict):
         if len(plain) != len(value):
-            # A TypedDict drops a key that it does not know, a dict[int, ...] takes "1" and "01" for one.
+            # A TypedDict drops a key that it does not know, a dict[float, ...] takes "1" and "1.0" for one.
             lost = [key for key in plain if key not in value]
             dropped = len(value) + len(lost) == len(plain)
             raise _loss(f"the type has no field {abridged(lost[0])}" if dropped else "two keys become one", steps, path)

@@ -127,7 +127,9 @@ def temporary_name(path: str) -> str:
     folder, name = os.path.split(path)
     random = os.urandom(8).hex()
     room = _NAME_MAX - len(f"..{random}{_SUFFIX}")
-    short = os.fsdecode(os.fsencode(name)[:room]) if len(os.fsencode(name)) > room else name
+    short = name
+    while len(os.fsencode(short)) > room:
+        short = short[:-1]  # whole characters: half of one is no name on some filesystems
     return os.path.join(folder, f".{short}.{random}{_SUFFIX}")
 
 
@@ -156,6 +158,10 @@ def _path(path: str | os.PathLike[str]) -> str:
     path = os.fspath(path)
     if "\0" in path:  # no system call takes it, and Python's own error is a ValueError without the path
         raise StorageError("a path cannot hold a NUL character", path=path.replace("\0", "\\0"), code=errno.EINVAL, remedy="choose another path")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise StorageError("a file name cannot hold these characters", path=path, code=errno.EINVAL, remedy="choose another path") from error
     if not path:
         raise StorageError("the path is empty", path="''", code=errno.ENOENT, remedy="choose another path")
     return path
@@ -245,6 +251,8 @@ def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, st
     Raises `DurabilityError` when the new content is in place but a directory could not be synced.
     """
     path = _path(path)
+    if path.endswith(("/", os.sep)):
+        raise StorageError("the path names a directory", path=path, operation="save", code=errno.EISDIR, remedy="name a file in it")
     with _explained(path, "stat"):
         target = os.path.abspath(storage.resolve(path))
         try:
@@ -254,9 +262,12 @@ def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, st
     if old is not None:
         _require_regular(old, path, "save")
 
-    # 1. The directory, and every missing one above it; their own entries are synced at the end, from the top down.
+    # 1. The directory, and every missing one above it, durable before a first file appears in it: a file that exists vouches
+    #    for its directories, whoever made them (a save that failed, a process that was killed, one that did not sync).
     folder = os.path.dirname(target)
     made = _make_directories(folder, storage)
+    if old is None:
+        _sync_ancestors(folder, made, storage)
 
     # 2. A new file beside the target, for only a rename inside one filesystem is atomic. A name that cannot be guessed,
     #    O_EXCL and O_NOFOLLOW: never through a link that somebody planted, never into another writer's temporary.
@@ -281,24 +292,26 @@ def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, st
         if not replaced:
             _unlink_quietly(temporary, storage)
 
-    # 7. The rename itself is durable only when its directory is; so are the directories that were made for it.
+    # 7. The rename itself is durable only when its directory is.
     if fsync:
-        for directory in [*(os.path.dirname(d) for d in made), folder]:
-            _sync_directory(directory, target, storage)
+        _sync_published(folder, target, storage)
     return target
 
 
 def remove(path: str | os.PathLike[str], *, fsync: bool = True, storage: Storage = DISK) -> bool:
     """Remove the file `path` durably; False when there is none. Raises `StorageError`, `DurabilityError`."""
     path = _path(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    removed = True
     with _explained(path, "remove"):
         try:
             storage.unlink(path)
         except FileNotFoundError:
-            return False
-    if fsync:
-        _sync_directory(os.path.dirname(os.path.abspath(path)), path, storage)
-    return True
+            removed = False
+    # Also where there is none: who removed it may have been killed before it was durable.
+    if fsync and (removed or exists(folder, storage)):
+        _sync_published(folder, path, storage)
+    return removed
 
 
 def exists(path: str | os.PathLike[str], storage: Storage = DISK) -> bool:
@@ -391,7 +404,7 @@ def _replace(temporary: str, target: str, identity: tuple[int, int], storage: St
 
 
 def _make_directories(folder: str, storage: Storage) -> list[str]:
-    """Make `folder` and what is missing above it; those that were made, outermost first."""
+    """Make `folder` and what is missing above it; those that were missing."""
     missing: list[str] = []
     probe = folder
     with _explained(folder, "create directory"):
@@ -400,6 +413,8 @@ def _make_directories(folder: str, storage: Storage) -> list[str]:
                 status = storage.stat(probe)
             except FileNotFoundError:
                 missing.append(probe)
+                if probe == os.path.dirname(probe):
+                    raise  # not even the root is there
                 probe = os.path.dirname(probe)
                 continue
             if not stat_module.S_ISDIR(status.st_mode):
@@ -409,29 +424,51 @@ def _make_directories(folder: str, storage: Storage) -> list[str]:
             try:
                 storage.mkdir(directory)
             except FileExistsError:
-                pass  # another process made it at the same moment; it is synced all the same
-    return missing[::-1]
+                pass  # another process made it at the same moment
+    return missing
 
 
-def _sync_directory(folder: str, target: str, storage: Storage) -> None:
+def _sync_ancestors(folder: str, made: list[str], storage: Storage) -> None:
+    """Sync the directories above `folder`, up to the root of its filesystem: those that hold the entries that lead to it.
+
+    One that may not be opened is taken to be durable, unless it holds the entry of one that was made just now.
+    """
+    with _explained(folder, "stat"):
+        device = storage.stat(folder).st_dev
+    while (parent := os.path.dirname(folder)) != folder:
+        with _explained(parent, "sync of directory"):
+            try:
+                if storage.stat(parent).st_dev != device:
+                    return
+                _sync_directory(parent, storage)
+            except PermissionError:
+                if folder in made:
+                    raise
+        folder = parent
+
+
+def _sync_published(folder: str, target: str, storage: Storage) -> None:
+    """Make a change of `folder` durable that can be seen already. Raises `DurabilityError`."""
+    try:
+        _sync_directory(folder, storage)
+    except OSError as error:
+        remedy = "the change is in place, its durability unknown: save again"
+        raise DurabilityError.of(error, target, f"sync of directory {folder}", remedy=remedy) from error
+
+
+def _sync_directory(folder: str, storage: Storage) -> None:
     if os.name == "nt":
         return  # Windows has no sync of a directory; NTFS journals the rename
+    fd = storage.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
-        fd = storage.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-        try:
-            storage.sync(fd)
-        finally:
-            _close_quietly(fd, storage)
+        storage.sync(fd)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOTSUP):
-            # Some network and FUSE filesystems have no such call; the file's data was synced.
-            warnings.warn(
-                f"the filesystem of {folder} cannot sync a directory: a save there may be lost with the power", CheckpointWarning, stacklevel=4
-            )
-            return
-        raise DurabilityError.of(
-            error, target, f"sync of directory {folder}", remedy="the new content is in place, its durability unknown: save again"
-        ) from error
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+        # Some network and FUSE filesystems have no such call; the file's data was synced.
+        warnings.warn(f"the filesystem of {folder} cannot sync a directory: a save there may be lost with the power", CheckpointWarning, stacklevel=5)
+    finally:
+        _close_quietly(fd, storage)
 
 
 def _close_quietly(fd: int, storage: Storage) -> None:

@@ -1,10 +1,41 @@
-"""What all tests share: Hypothesis profiles. `HYPOTHESIS_PROFILE=long` looks ten times longer."""
+"""What all tests share: Hypothesis profiles, and the rule that CI skips nothing unnoticed.
+
+`HYPOTHESIS_PROFILE=long` looks ten times longer. With `FASTCKPT_NO_SKIPS=1` (as `.ci/run` sets it) a skipped test fails the run,
+unless its reason begins with one of `ALLOWED_SKIPS`.
+"""
+
+from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: a shared machine stalls now and then, and a timed test is no test.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+#: Reason → why CI cannot have it. Nothing so far.
+ALLOWED_SKIPS: dict[str, str] = {}
+
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not reason.removeprefix("Skipped: ").startswith(tuple(ALLOWED_SKIPS) or "\0"):
+            _skipped.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if os.environ.get("FASTCKPT_NO_SKIPS") and _skipped and exitstatus == 0:
+        session.exitstatus = 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if os.environ.get("FASTCKPT_NO_SKIPS") and _skipped:
+        terminalreporter.section("skipped, which fails this run")
+        for line in _skipped:
+            terminalreporter.line(line)

@@ -1,0 +1,1 @@
+"""Benchmarks of fastckpt against what it replaces: `python -m bench --help`."""
