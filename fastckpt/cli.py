@@ -253,11 +253,17 @@ def _run(files: Sequence[str], jobs: int, options: dict[str, Any]) -> Iterator[O
     # Two sources of one target (a.json, a.JSON) must see each other's work: the later ones wait for the end.
     first = {target_of(file): file for file in reversed(files)}
     later = [file for file in files if first[target_of(file)] != file]
-    # Spawned, not forked: a fork inherits locks and threads in any state. Interrupts are the parent's to handle.
+    # Spawned, not forked: a fork inherits locks and threads in any state.
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(files)), spawn, signal.signal, (signal.SIGINT, signal.SIG_IGN))
     try:
-        for file, future in [(file, pool.submit(work, file)) for file in sorted(first.values())]:
+        # Ctrl-C reaches every process of the terminal, and is the parent's to handle: ignored in the workers, from birth.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            futures = [(file, pool.submit(work, file)) for file in sorted(first.values())]
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        for file, future in futures:
             try:
                 yield future.result()
             except BrokenProcessPool:
@@ -386,10 +392,7 @@ def _fields(value: Any, steps: tuple[object, ...]) -> list[_Field]:
 def _header(info: Info) -> Iterator[tuple[str, str]]:
     yield "file", f"{info.path}, {_size(info.file_bytes)} ({info.kind}, format {info.format_version}, id {info.file_id})"
     yield "message", f"{_size(info.message_bytes)} before {info.codec}" + (", with Ext values" if info.has_ext else "")
-    try:
-        written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(info.time // 10**9))
-    except (OverflowError, ValueError, OSError):  # no year that a calendar has
-        written = f"{info.time} ns after 1970"
+    written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(info.time // 10**9))
     yield "written", f"{written} by fastckpt {info.writer}" + (f", step {info.step}" if info.step is not None else "")
     if info.type:
         yield "type", f"{info.type} (schema {info.schema})"

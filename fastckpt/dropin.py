@@ -396,7 +396,6 @@ def remove_checkpoint(workspace_dir: PathType, *, storage: Storage = DISK) -> No
 # --- what JSON can say -------------------------------------------------------------------------------------------------
 
 _LEAVES: frozenset[type] = frozenset({str, int, float, bool, types.NoneType})
-_TEXT: frozenset[type] = frozenset({str})
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 
@@ -462,25 +461,28 @@ def _plain(value: Any, kind: type, depth: int, records: bool, leaves: frozenset[
     changed: dict[int, Any] | None = None  # by identity: a place is looked for only once something was found there
     try:
         items: Iterable[Any]
-        if kind not in _CONTAINERS:
-            if records and hasattr(kind, "__dataclass_fields__"):
-                value, items = _record(value, kind)
-            else:
-                value = _exact(value)
-                if (kind := type(value)) in _LEAVES:
-                    return value
         if kind is dict:
-            if not _TEXT.issuperset(map(type, value)):
-                value = _with_text_keys(value)
+            for key in value:
+                if type(key) is not str:
+                    value = _with_text_keys(value)
+                    break
             items = value.values()
         elif kind is list or kind is tuple:
             items = value
+        elif records and hasattr(kind, "__dataclass_fields__"):
+            value, items = _record(value, kind)
+        else:
+            value = _exact(value)
+            if (kind := type(value)) in _LEAVES:
+                return value
+            items = value.values() if kind is dict else value
         if depth > MAX_DEPTH:
             raise _RefusedError(_TOO_DEEP, "flatten the state")
         for item in items:
             inner = type(item)
             if inner not in leaves and (new := _plain(item, inner, depth + 1, records, leaves)) is not item:
-                changed = changed or {}
+                if changed is None:
+                    changed = {}
                 changed[id(item)] = new
     except _RefusedError as error:
         if item is not _NOTHING:
@@ -520,7 +522,7 @@ def _exact(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, dict):
-        return dict(value.items())
+        return _with_text_keys(value)
     raise _RefusedError(f"cannot save {_a(value)}: JSON could not say it either", _mend(value))
 
 

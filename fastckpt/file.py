@@ -197,7 +197,7 @@ def _pack_meta(meta: dict[str, Any] | None) -> msgspec.Raw:
 
 
 def _refuse_run(path: PathType, storage: Storage) -> None:
-    """A run holds many steps; replacing it by one would lose the others. One that cannot be read may be a run."""
+    """A run holds many steps; one state in its place would lose the others. What cannot be read may be a run."""
     try:
         with open_file(path, storage) as (fd, _):
             head = read_at(fd, FILE_HEADER_SIZE, 0, storage)
@@ -279,7 +279,9 @@ def _is_json(head: bytes, path: str) -> bool:
         raise CorruptError("truncated inside the file header", path=path, offset=len(head), expected=f"{FILE_HEADER_SIZE} bytes", got=len(head))
     begun = head.rstrip(b"\0")
     if MAGIC.startswith(begun):
-        fact = f"the file holds only zeros{f' from byte {len(begun)} on' if begun else ''}, which is what a crash leaves of a file that was not synced"
+        fact = (
+            f"the file holds only zeros{f' from byte {len(begun)} on' if begun else ''}, which is what a crash leaves of a file that was not synced"
+        )
         raise CorruptError(fact, path=path, offset=len(begun), remedy="restore it from a backup")
     if sum(a == b for a, b in zip(head, MAGIC, strict=False)) >= 9:
         raise CorruptError("the file header is damaged", path=path, offset=0, expected=MAGIC.hex(" "), got=head[:12].hex(" "))

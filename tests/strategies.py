@@ -70,7 +70,9 @@ class Node(msgspec.Struct, tag=True):
 
 # Text of every kind, lone surrogates included; integers of every size, with the edges of 64 bits; every float.
 texts = st.one_of(st.text(max_size=8), st.text(st.characters(categories=["Cs", "Lu"]), max_size=3))
-integers = st.one_of(st.integers(), st.integers(-3, 3), st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 2**127, -(2**127)]))
+integers = st.one_of(
+    st.integers(), st.integers(-3, 3), st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 2**127, -(2**127)])
+)
 floats = st.one_of(st.floats(), st.sampled_from([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 5e-324, 1.0]))
 scalars = st.one_of(st.none(), st.booleans(), integers, floats, texts, st.binary(max_size=8))
 _hashable = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2).map(tuple), max_leaves=3)
@@ -88,7 +90,7 @@ jsonable = st.recursive(
 
 # fold=1 is refused (test_codec), so it is not among what comes back.
 naive = st.datetimes().map(lambda value: value.replace(fold=0))
-aware = st.datetimes(timezones=st.just(dt.timezone.utc)).map(lambda value: value.replace(fold=0))
+aware = st.datetimes(timezones=st.just(dt.UTC)).map(lambda value: value.replace(fold=0))
 decimals = st.decimals(allow_nan=False)  # Decimal("sNaN") cannot be hashed or compared
 
 

@@ -104,7 +104,9 @@ def test_odd_values_in_typed_positions() -> None:
 
 def test_one_and_true_and_one_point_zero() -> None:
     """1, 1.0 and True stay three values, as values and as keys of different dicts."""
-    assert_same(round_trip([1, 1.0, True, 0, 0.0, -0.0, False, {1: 0}, {1.0: 0}, {True: 0}]), [1, 1.0, True, 0, 0.0, -0.0, False, {1: 0}, {1.0: 0}, {True: 0}])
+    assert_same(
+        round_trip([1, 1.0, True, 0, 0.0, -0.0, False, {1: 0}, {1.0: 0}, {True: 0}]), [1, 1.0, True, 0, 0.0, -0.0, False, {1: 0}, {1.0: 0}, {True: 0}]
+    )
 
 
 class Text(str):
@@ -145,7 +147,7 @@ def test_int_in_a_float_field() -> None:
 def test_fixed_offset_comes_back_in_utc() -> None:
     """A datetime of a fixed offset comes back as the same instant in UTC; one of a zone with rules is refused."""
     east = dt.timezone(dt.timedelta(hours=8))
-    assert_same(round_trip(dt.datetime(2026, 1, 1, 8, tzinfo=east)), dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
+    assert_same(round_trip(dt.datetime(2026, 1, 1, 8, tzinfo=east)), dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     with pytest.raises(EncodeError):
         round_trip(dt.datetime(2026, 1, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")))
 
@@ -267,7 +269,9 @@ class MixedEnum(enum.Enum):
     B = "b"
 
 
-@pytest.mark.parametrize("kind", [ArrayLike, Omitting, WithInitVar, NoInit, Private, MixedEnum, collections.deque, complex, np.ndarray, pathlib.Path, "text", 5], ids=str)
+@pytest.mark.parametrize(
+    "kind", [ArrayLike, Omitting, WithInitVar, NoInit, Private, MixedEnum, collections.deque, complex, np.ndarray, pathlib.Path, "text", 5], ids=str
+)
 def test_g4_h7_h8_types_that_cannot_come_back(kind: Any) -> None:
     """FAULTS G4, H7, H8: such a type is refused by name when the codec is made, also deep inside another, before any state exists."""
     for nested, where in [(kind, "$"), (list[Box[kind]] if not isinstance(kind, (str, int)) else kind, "$")]:
@@ -387,9 +391,8 @@ def test_h3_depth_limit(shape: str) -> None:
         encoded = Codec(kind).encode(value)
         Codec(kind).check(value, encoded)
     deep = nested(MAX_DEPTH // step + 1, make)
-    with pytest.raises(EncodeError, match="nested deeper|nested too deeply|would come back"):
-        encoded = Codec(kind).encode(deep)
-        Codec(kind).check(deep, encoded)
+    with pytest.raises(EncodeError, match=r"nested deeper|nested too deeply|would come back"):
+        round_trip(deep, kind)
 
 
 @pytest.mark.parametrize("where", ["main", "thread of 256 KiB", "recursion limit 10,000,000"])
@@ -451,7 +454,7 @@ def test_remembered_places_follow_the_state() -> None:
         {"n": 2**66, "rng": {"state": {"state": [2**70]}}, "list": {"\ud800": 1}},
         [2**65],
         {"rng": {"state": {"state": 2**100, "inc": 2**101}}, "list": {"a": 1}},
-        {i: 2**70 for i in range(40)},
+        dict.fromkeys(range(40), 2**70),
         {},
         5,
     ]
@@ -553,7 +556,9 @@ def test_the_fingerprint_of_a_type() -> None:
 
     base = Codec(make(a=int, b=list[str])).schema
     assert base == Codec(make(a=int, b=list[str])).schema
-    others = [Codec(make(**fields)).schema for fields in ({"a": int}, {"a": int, "c": list[str]}, {"a": float, "b": list[str]}, {"a": int, "b": list[int]})]
+    others = [
+        Codec(make(**fields)).schema for fields in ({"a": int}, {"a": int, "c": list[str]}, {"a": float, "b": list[str]}, {"a": int, "b": list[int]})
+    ]
     assert base not in others
     assert len(set(others)) == 4
     assert Codec(Any).schema == ""

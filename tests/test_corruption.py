@@ -140,7 +140,9 @@ def test_f1_bomb(tmp_path: Path, declare: bool) -> None:
     """FAULTS F1: 32 kB that decompress to 1 GiB are refused within the limit's memory, whatever the frame declares."""
     frame = compress(BOMB, declare=declare)
     lies = {
-        "honest": single(b"", header={"message": 1 << 30}, content=b"x", frame=frame, table=[[], b"", [0, 0, 1], struct.pack("<I", 1 << 30), bytes(4)]),
+        "honest": single(
+            b"", header={"message": 1 << 30}, content=b"x", frame=frame, table=[[], b"", [0, 0, 1], struct.pack("<I", 1 << 30), bytes(4)]
+        ),
         "small": single(b"x" * 100, frame=frame),
         "zero": single(b"", frame=frame, table=[[], b"", [], b"", b""]),
     }
@@ -353,7 +355,13 @@ def test_e5_record_of_another_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [(b"\x28\xb5\x2f\xfd\x00\x01\x00\x00", "zstd"), (b"\x1f\x8b\x08\x00", "gzip"), (b"PK\x03\x04rest", "zip"), (b"\x80\x05\x95", "pickle"), (b"hello", "neither")],
+    [
+        (b"\x28\xb5\x2f\xfd\x00\x01\x00\x00", "zstd"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"PK\x03\x04rest", "zip"),
+        (b"\x80\x05\x95", "pickle"),
+        (b"hello", "neither"),
+    ],
 )
 def test_foreign_files(tmp_path: Path, data: bytes, says: str) -> None:
     """Something else is "not a checkpoint", never "checksum mismatch", and the message says what it looks like."""
@@ -429,7 +437,9 @@ class Nested(msgspec.Struct):
         st.binary(max_size=60),
         anything.map(msgspec.msgpack.encode),
         st.tuples(st.integers(-128, 127), st.binary(max_size=20)).map(lambda x: msgspec.msgpack.encode([msgspec.msgpack.Ext(*x)])),
-        st.tuples(anything.map(msgspec.msgpack.encode), st.integers(0, 200), st.integers(0, 255)).map(lambda x: x[0][: x[1]] + bytes([x[2]]) + x[0][x[1] + 1 :]),
+        st.tuples(anything.map(msgspec.msgpack.encode), st.integers(0, 200), st.integers(0, 255)).map(
+            lambda x: x[0][: x[1]] + bytes([x[2]]) + x[0][x[1] + 1 :]
+        ),
     ),
     ext=st.booleans(),
 )

@@ -253,7 +253,9 @@ def test_positional_and_keyword_arguments(tmp_path: Path) -> None:
 
 def test_import_is_light() -> None:
     """`import fastckpt` brings in neither typer, rich nor numpy, nor anything else of the extras."""
-    code = "import sys, fastckpt; print([m for m in ('typer', 'rich', 'numpy', 'click', 'pytest', 'orjson', 'tempfile', 'asyncio') if m in sys.modules])"
+    code = (
+        "import sys, fastckpt; print([m for m in ('typer', 'rich', 'numpy', 'click', 'pytest', 'orjson', 'tempfile', 'asyncio') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
