@@ -49,7 +49,8 @@ __all__ = ["app", "main"]
 
 _EXIT_CODES = """Exit codes: 0 done. 1 one or more of the files failed. 2 wrong usage. 3 no such file. 4 damaged, or not a
 checkpoint, or malformed JSON. 5 written by a newer fastckpt. 6 refused by the operating system. 7 does not fit, or is too
-large. 8 a conflict that would lose one of two files. 130 interrupted. Commands for many files end with 0 or 1."""
+large. 8 a conflict that would lose one of two things. 9 another process is writing it. 130 interrupted. migrate ends with 0
+or 1; so do export and verify where they take several files."""
 
 app = typer.Typer(name="fastckpt", add_completion=False, pretty_exceptions_enable=False, epilog=_EXIT_CODES, rich_markup_mode=None)
 
@@ -123,6 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         except CheckpointError as error:
             _complain(str(error))
             return error.exit_code
+        except OSError as error:
+            # Only standard output raises a bare one: a full disk behind `>`. Closed here, or the interpreter writes it again at its end.
+            _complain(f"cannot write the output: {error.strerror}; free some space, or send it elsewhere")
+            try:
+                sys.stdout.close()
+            except OSError:
+                pass  # what it held is lost, as was said
+            return 6
         except (KeyboardInterrupt, typer.Abort):
             code = 130
         except Exception as error:

@@ -40,7 +40,7 @@ from .tree import (
     type_name,
 )
 
-__all__ = ["Codec", "Encoded", "convert", "stack_is_ample"]
+__all__ = ["Codec", "Encoded", "convert", "describe", "pack_meta", "stack_is_ample"]
 
 
 class Encoded(NamedTuple):
@@ -179,6 +179,21 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def pack_meta(meta: dict[str, Any] | None, what: str = "meta") -> msgspec.Raw:
+    """Small plain data for a record's header. Raises `EncodeError` for what would not come back."""
+    if not meta:
+        return msgspec.Raw(b"\x80")
+    try:
+        packed = msgspec.msgpack.encode(meta)
+        found = difference(meta, msgspec.msgpack.decode(packed))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise EncodeError(f"the metadata cannot be saved ({error})", where=what, remedy="keep it plain data") from error
+    if found is not None or any(key.__class__ is not str for key in meta):
+        where, reason, _ = found or ("$", "a key is not text", "")
+        raise EncodeError(f"the metadata would not come back: {reason}", where=where.replace("$", what, 1), remedy="keep it plain data")
+    return msgspec.Raw(packed)
 
 
 # --- Ext values ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -36,9 +37,14 @@ __all__ = [
     "Source",
     "Table",
     "Trailer",
+    "assemble",
+    "check_frame",
+    "check_lengths",
     "digest",
+    "is_ours",
     "pack_file_header",
     "pack_record",
+    "record_header_size",
     "unpack_content",
     "unpack_file_header",
     "unpack_record",
@@ -250,6 +256,30 @@ def _assemble(header: RecordHeader, table_frame: bytes, frame: bytes) -> Record:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
+def is_ours(head: bytes, *, path: str = "") -> bool:
+    """Whether a file that begins with `head` is one of ours.
+
+    Raises `CorruptError` for what a crash or damage leaves of one: nothing at all, zeros, a part or a damaged copy of the magic.
+    """
+    if head.startswith(MAGIC):
+        return True
+    if not head:
+        raise CorruptError(
+            "the file is empty, which is what a crash leaves of a file that was not synced", path=path, remedy="restore it from a backup"
+        )
+    if MAGIC.startswith(head):
+        raise CorruptError("truncated inside the file header", path=path, offset=len(head), expected=f"{FILE_HEADER_SIZE} bytes", got=len(head))
+    begun = head.rstrip(b"\0")
+    if MAGIC.startswith(begun):
+        fact = (
+            f"the file holds only zeros{f' from byte {len(begun)} on' if begun else ''}, which is what a crash leaves of a file that was not synced"
+        )
+        raise CorruptError(fact, path=path, offset=len(begun), remedy="restore it from a backup")
+    if sum(a == b for a, b in zip(head, MAGIC, strict=False)) >= 9:
+        raise CorruptError("the file header is damaged", path=path, offset=0, expected=MAGIC.hex(" "), got=head[:12].hex(" "))
+    return False
+
+
 def unpack_file_header(data: bytes, *, path: str = "") -> FileHeader:
     """The file header at the start of `data`, of which the caller knows that it begins with `MAGIC` (or a part of it).
 
@@ -327,17 +357,15 @@ def unpack_table(data: bytes, header: RecordHeader, *, path: str = "", offset: i
         raise CorruptError(f"malformed table ({error})", path=path, offset=offset) from error
     if len(table.checksums) != 8 * len(table.distances) or len(table.sizes) != len(table.crcs) or len(table.sizes) % 4 or len(table.runs) % 3:
         raise CorruptError("malformed table (columns of unequal length)", path=path, offset=offset)
+    if 0 in _u32(table.sizes):
+        raise CorruptError("a chunk of no bytes", path=path, offset=offset)
     if header.base and table.distances:
         raise CorruptError("a base that refers to other records", path=path, offset=offset)
     return table
 
 
-def unpack_content(frame: bytes, header: RecordHeader, table: Table, *, path: str = "", offset: int = 0) -> bytes:
-    """The content of a record's zstd frame: its new chunks, concatenated, of exactly the length that the table says.
-
-    Raises `CorruptError`; `LimitError` for a window beyond 128 MiB. The declared size is compared before anything is
-    allocated, for zstd believes it.
-    """
+def check_frame(frame: bytes, header: RecordHeader, *, path: str = "", offset: int = 0) -> None:
+    """Compare a record's frame with its checksum in the header. Raises `CorruptError`."""
     if zlib.crc32(frame) != header.frame_checksum:
         raise CorruptError(
             "frame checksum mismatch",
@@ -347,6 +375,15 @@ def unpack_content(frame: bytes, header: RecordHeader, table: Table, *, path: st
             got=f"{zlib.crc32(frame):08x}",
             remedy="run `fastckpt verify` on it",
         )
+
+
+def unpack_content(frame: bytes, header: RecordHeader, table: Table, *, path: str = "", offset: int = 0) -> bytes:
+    """The content of a record's zstd frame: its new chunks, concatenated, of exactly the length that the table says.
+
+    Raises `CorruptError`; `LimitError` for a window beyond 128 MiB. The declared size is compared before anything is
+    allocated, for zstd believes it.
+    """
+    check_frame(frame, header, path=path, offset=offset)
     expected = sum(_u32(table.sizes))
     try:
         parameters = zstandard.get_frame_parameters(frame)
@@ -412,47 +449,63 @@ def unpack_record(data: bytes, file: FileHeader, *, max_size: int = MAX_MESSAGE,
     if trailer != (length, check):
         raise CorruptError("a trailer of another record", path=path, offset=offset + length - TRAILER_SIZE)
     table = unpack_table(data[size : size + header.table], header, path=path, offset=offset + size)
-    rows, starts = _rows(table, header, path, offset + size)
-    content = unpack_content(data[size + header.table : length - TRAILER_SIZE], header, table, path=path, offset=offset + size + header.table)
-    return header, _message(content, header, table, rows, starts, path, offset + size + header.table)
+    frame_at = size + header.table
+
+    def content(_: int) -> bytes:
+        return unpack_content(data[frame_at : length - TRAILER_SIZE], header, table, path=path, offset=offset + frame_at)
+
+    return header, assemble(header, table, [table], content, path=path, offset=offset + size)
 
 
-def _rows(table: Table, header: RecordHeader, path: str, offset: int) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """The runs of a base's table and where its chunks start, checked before the frame is touched."""
-    sizes = _u32(table.sizes)
-    if 0 in sizes:
-        raise CorruptError("a chunk of no bytes", path=path, offset=offset)
-    starts = [0, *accumulate(sizes)]
-    rows = list(zip(table.runs[0::3], table.runs[1::3], table.runs[2::3], strict=True))
+def assemble(
+    header: RecordHeader, table: Table, tables: Sequence[Table], content: Callable[[int], bytes], *, path: str = "", offset: int = 0
+) -> bytes:
+    """The message of a record, from the chunks that its table names.
+
+    `tables` are those of the records that it touches, its own first; `content(i)` is what unpacking the i-th of their frames
+    gives. All sums are checked before the first frame is asked for; each is asked for once, and only while its chunks are copied.
+
+    Raises `CorruptError` (rows out of range, sums, checksums of chunks, digest), `LimitError`.
+    """
+    starts = [[0, *accumulate(_u32(other.sizes))] for other in tables]
+    rows: list[list[tuple[int, int, int]]] = [[] for _ in tables]  # by record: where in the message, first chunk, end
+    crcs: list[bytes] = []
     length = count = 0
-    for record, first, chunks in rows:
-        if record != 0 or first + chunks > len(sizes):
-            raise CorruptError(
-                "a row of the table is out of range", path=path, offset=offset, expected=f"chunks 0 to {len(sizes)}", got=(record, first, chunks)
-            )
-        length += starts[first + chunks] - starts[first]
+    for record, first, chunks in zip(table.runs[0::3], table.runs[1::3], table.runs[2::3], strict=True):
+        if record >= len(tables) or first + chunks >= len(starts[record]):
+            raise CorruptError("a row of the table is out of range", path=path, offset=offset, got=(record, first, chunks))
+        rows[record].append((length, first, first + chunks))
+        crcs.append(tables[record].crcs[4 * first : 4 * (first + chunks)])
+        length += starts[record][first + chunks] - starts[record][first]
         count += chunks
+        if length > header.message or count > MAX_CHUNKS:
+            break
     if length != header.message:
         raise CorruptError("the table's rows do not sum to the message", path=path, offset=offset, expected=f"{header.message} bytes", got=length)
     if count > MAX_CHUNKS:
         raise LimitError("a message of too many chunks", limit=MAX_CHUNKS, got=count, path=path)
-    most = _FRAMES_PER_MESSAGE * header.message + _FRAMES_SLACK
-    if starts[-1] > most:
-        raise LimitError("the frame is out of proportion to the message", limit=most, got=starts[-1], path=path)
-    return rows, starts
+    most, stored = _FRAMES_PER_MESSAGE * header.message + _FRAMES_SLACK, sum(ends[-1] for ends in starts)
+    if stored > most:
+        raise LimitError("the frames are out of proportion to the message", limit=most, got=stored, path=path)
+    message = b""
+    out = bytearray(length) if len(tables) > 1 or rows[0] != [(0, 0, len(starts[0]) - 1)] else None
+    for record, used in enumerate(rows):
+        if not used and record:
+            continue
+        data = content(record)
+        view = memoryview(data)
+        for position, first, end in used:
+            _check_chunks(view, starts[record][first : end + 1], tables[record].crcs[4 * first : 4 * end], path, offset)
+            if out is None:
+                message = data
+            else:
+                start = starts[record][first]
+                out[position : position + starts[record][end] - start] = view[start : starts[record][end]]
+    _require("message digest mismatch", digest(b"".join(crcs)), header.digest, path, offset)
+    return message if out is None else bytes(out)
 
 
-def _message(
-    content: bytes, header: RecordHeader, table: Table, rows: list[tuple[int, int, int]], starts: list[int], path: str, offset: int
-) -> bytes:
-    """The message assembled from the chunks of its own record, each compared with its checksum, all with the digest."""
-    view = memoryview(content)
-    crcs = _u32(table.crcs)
-    for index, (start, end) in enumerate(pairwise(starts)):
-        if zlib.crc32(view[start:end]) != crcs[index]:
-            raise CorruptError("chunk checksum mismatch", path=path, offset=offset, expected=f"{crcs[index]:08x} for chunk {index}")
-    used = b"".join(table.crcs[4 * first : 4 * (first + count)] for _, first, count in rows)
-    _require("message digest mismatch", digest(used), header.digest, path, offset)
-    if rows == [(0, 0, len(crcs))]:
-        return content
-    return b"".join(view[starts[first] : starts[first + count]] for _, first, count in rows)
+def _check_chunks(view: memoryview, starts: list[int], crcs: bytes, path: str, offset: int) -> None:
+    for (start, end), crc in zip(pairwise(starts), _u32(crcs), strict=True):
+        if zlib.crc32(view[start:end]) != crc:
+            raise CorruptError("chunk checksum mismatch", path=path, offset=offset, expected=f"{crc:08x}", got=f"{zlib.crc32(view[start:end]):08x}")

@@ -20,18 +20,22 @@ __all__ = [
     "EncodeError",
     "JsonError",
     "LimitError",
+    "LockedError",
     "MissingFieldError",
     "NotACheckpointError",
     "NotFoundError",
+    "ReplacedError",
     "SchemaError",
+    "StepAlreadyExistsError",
     "StorageError",
     "VersionError",
 ]
 
 
 def _text(value: object) -> str:
-    """`value` for a message: paths as they are, always on one line, never a character that a terminal cannot print."""
-    return str(value).encode("utf-8", "backslashreplace").decode("utf-8").replace("\n", "\\n").replace("\r", "\\r")
+    """`value` for a message: on one line, and with no character that a terminal would obey or could not print."""
+    text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class CheckpointError(Exception):
@@ -213,8 +217,8 @@ class NotFoundError(StorageError, FileNotFoundError):
 
     exit_code = 3
 
-    def __init__(self, path: str, *, operation: str = "", remedy: str = "") -> None:
-        super().__init__("no such file or directory", path=path, operation=operation, code=errno.ENOENT, remedy=remedy or "check the path")
+    def __init__(self, path: str, *, operation: str = "", fact: str = "no such file or directory", remedy: str = "") -> None:
+        super().__init__(fact, path=path, operation=operation, code=errno.ENOENT, remedy=remedy or "check the path")
 
 
 class DurabilityError(StorageError):
@@ -251,3 +255,39 @@ class ConflictError(CheckpointError, ValueError):
 
     def _place(self) -> str:
         return ": " + " and ".join(self.paths)
+
+
+class LockedError(CheckpointError):
+    """Another writer holds the run: `pid` and `host` of the holder, None and "" where it did not say."""
+
+    exit_code = 9
+
+    def __init__(self, path: str, *, pid: int | None = None, host: str = "") -> None:
+        holder = f"by process {pid} on {host}" if pid is not None else "by another process"
+        super().__init__(f"{path} is being written {holder}", remedy="wait for it, stop it, or open with read_only=True")
+        self.path = path
+        self.pid = pid
+        self.host = host
+
+
+class ReplacedError(CheckpointError):
+    """The file of a run was replaced, moved or removed under its writer; nothing was written, nothing is acknowledged."""
+
+    exit_code = 8
+
+    def __init__(self, path: str, *, what: str = "file") -> None:
+        super().__init__(f"the {what} was replaced or removed while it was open: {path}", remedy="open the run again to go on with what is there now")
+        self.path = path
+        self.what = what
+
+
+class StepAlreadyExistsError(CheckpointError, ValueError):
+    """The step is not above the newest one of the run; both are fields."""
+
+    exit_code = 8
+
+    def __init__(self, step: int, *, newest: int) -> None:
+        remedy = f"save step {newest + 1} or later, or go back with rewind({step - 1}) or save(..., force=True)"
+        super().__init__(f"step {step} is not above the newest step {newest}", remedy=remedy)
+        self.step = step
+        self.newest = newest

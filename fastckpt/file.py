@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from . import container
-from .codec import Codec, Encoded, describe
+from .codec import Codec, Encoded, describe, pack_meta
 from .container import FILE_HEADER_SIZE, MAGIC, MAX_MESSAGE, RecordHeader, Source
-from .errors import ConflictError, CorruptError, EncodeError, LimitError, NotACheckpointError, NotFoundError, SchemaError, StorageError, VersionError
+from .errors import ConflictError, CorruptError, LimitError, NotACheckpointError, NotFoundError, SchemaError, StorageError, VersionError
 from .storage import DISK, Storage, open_file, publish, read_at
-from .tree import difference, fields_of
+from .tree import fields_of
 from .twin import from_json
 
 __all__ = ["Document", "Info", "Problem", "SaveInfo", "inspect", "load", "read", "save", "source_digest", "verify", "write"]
@@ -168,7 +168,7 @@ def write(
         digest=container.digest(table.crcs),
         zeros=False,
         ext=encoded.has_ext,
-        meta=_pack_meta(meta),
+        meta=pack_meta(meta),
         source=source,
         type=type_name,
         schema=schema,
@@ -182,20 +182,6 @@ def write(
     return SaveInfo(target, len(message), len(data), time.perf_counter() - started, checked=False)
 
 
-def _pack_meta(meta: dict[str, Any] | None) -> msgspec.Raw:
-    if not meta:
-        return msgspec.Raw(b"\x80")
-    try:
-        packed = msgspec.msgpack.encode(meta)
-        found = difference(meta, msgspec.msgpack.decode(packed))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise EncodeError(f"the metadata cannot be saved ({error})", where="meta", remedy="keep it plain data") from error
-    if found is not None or any(key.__class__ is not str for key in meta):
-        where, reason, _ = found or ("$", "a key is not text", "")
-        raise EncodeError(f"the metadata would not come back: {reason}", where=where.replace("$", "meta", 1), remedy="keep it plain data")
-    return msgspec.Raw(packed)
-
-
 def _refuse_run(path: PathType, storage: Storage) -> None:
     """A run holds many steps; one state in its place would lose the others. What cannot be read may be a run."""
     try:
@@ -205,7 +191,7 @@ def _refuse_run(path: PathType, storage: Storage) -> None:
         return
     if head.startswith(MAGIC) and len(head) == FILE_HEADER_SIZE:
         try:
-            run = container.unpack_file_header(head).run
+            run = container.unpack_file_header(head, path=fspath(path)).run
         except CorruptError:
             return
         if run:
@@ -269,22 +255,8 @@ def _is_json(head: bytes, path: str) -> bool:
 
     Raises `CorruptError` for what a crash or damage leaves of our files, `NotACheckpointError` for everything else.
     """
-    if head.startswith(MAGIC):
+    if container.is_ours(head, path=path):
         return False
-    if not head:
-        raise CorruptError(
-            "the file is empty, which is what a crash leaves of a file that was not synced", path=path, remedy="restore it from a backup"
-        )
-    if MAGIC.startswith(head):
-        raise CorruptError("truncated inside the file header", path=path, offset=len(head), expected=f"{FILE_HEADER_SIZE} bytes", got=len(head))
-    begun = head.rstrip(b"\0")
-    if MAGIC.startswith(begun):
-        fact = (
-            f"the file holds only zeros{f' from byte {len(begun)} on' if begun else ''}, which is what a crash leaves of a file that was not synced"
-        )
-        raise CorruptError(fact, path=path, offset=len(begun), remedy="restore it from a backup")
-    if sum(a == b for a, b in zip(head, MAGIC, strict=False)) >= 9:
-        raise CorruptError("the file header is damaged", path=path, offset=0, expected=MAGIC.hex(" "), got=head[:12].hex(" "))
     if (
         head.startswith(_BYTE_ORDER_MARKS)
         or head.lstrip()[:1] in [bytes([c]) for c in _JSON_STARTS]

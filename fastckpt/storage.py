@@ -16,7 +16,7 @@ import stat as stat_module
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from .errors import CheckpointWarning, DurabilityError, StorageError
@@ -24,15 +24,22 @@ from .errors import CheckpointWarning, DurabilityError, StorageError
 __all__ = [
     "DISK",
     "Storage",
+    "close_quietly",
     "exists",
+    "explained",
     "is_temporary",
+    "make_folder",
     "open_file",
+    "open_regular",
     "publish",
     "read_at",
     "remove",
+    "sweep",
+    "sync_folder",
     "temporary_folder",
     "temporary_name",
     "walk",
+    "write_at",
 ]
 
 # One write(2) takes at most 0x7ffff000 bytes on Linux; a round number below it.
@@ -77,6 +84,42 @@ class Storage:
                 if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                     raise
         os.fsync(fd)
+
+    def sync_data(self, fd: int) -> None:
+        """Data of a file, and of its metadata what reading it back needs (its size); cheaper than `sync` where there is such a call."""
+        if sys.platform == "darwin" or not hasattr(os, "fdatasync"):
+            self.sync(fd)
+        else:
+            os.fdatasync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        os.ftruncate(fd, size)
+
+    def link(self, source: str, target: str) -> None:
+        """A second name for a file; an error if `target` exists."""
+        os.link(source, target)
+
+    def lock(self, fd: int) -> bool:
+        """Take the exclusive lock of an open file, without waiting; False when somebody else holds it.
+
+        `flock`, not `lockf`: that loses the lock when any other descriptor of the file is closed.
+        """
+        if sys.platform == "win32":
+            import msvcrt  # noqa: PLC0415  (only there on Windows)
+
+            try:
+                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+            except PermissionError:
+                return False
+            return True
+        import fcntl  # noqa: PLC0415  (not there on Windows)
+
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def close(self, fd: int) -> None:
         """The descriptor is gone afterwards, also when this raises."""
@@ -144,7 +187,7 @@ def is_temporary(name: str, target: str = "") -> bool:
 
 
 @contextmanager
-def _explained(path: str, operation: str, remedy: str = "") -> Iterator[None]:
+def explained(path: str, operation: str, remedy: str = "") -> Iterator[None]:
     """An `OSError` inside becomes a `StorageError` that names the operation and the path."""
     try:
         yield
@@ -198,6 +241,21 @@ def _require_regular(status: os.stat_result, path: str, operation: str) -> None:
         raise StorageError(f"is {kind}, not a file", path=path, operation=operation, code=code, remedy=remedy)
 
 
+def open_regular(path: str, storage: Storage = DISK, *, write: bool = False) -> tuple[int, os.stat_result]:
+    """A descriptor of the regular file `path`, to be closed by the caller, and its status. As `open_file` otherwise."""
+    with explained(path, "open"):
+        # A terminal or a fifo with no writer would block a plain open, and O_NONBLOCK means nothing to a regular file.
+        fd = storage.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    try:
+        with explained(path, "stat"):
+            status = storage.stat(fd)
+        _require_regular(status, path, "open")
+    except BaseException:
+        close_quietly(fd, storage)
+        raise
+    return fd, status
+
+
 @contextmanager
 def open_file(path: str | os.PathLike[str], storage: Storage = DISK) -> Iterator[tuple[int, os.stat_result]]:
     """An open regular file and its status, closed afterwards.
@@ -208,20 +266,12 @@ def open_file(path: str | os.PathLike[str], storage: Storage = DISK) -> Iterator
     Raises `NotFoundError`, or `StorageError` (a directory, no permission, too many open files, an I/O error).
     """
     path = _path(path)
-    with _explained(path, "open"):
-        # A terminal or a fifo with no writer would block a plain open, and O_NONBLOCK means nothing to a regular file.
-        fd = storage.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    fd, status = open_regular(path, storage)
     try:
-        with _explained(path, "stat"):
-            status = storage.stat(fd)
-        _require_regular(status, path, "open")
-        with _explained(path, "read"):
+        with explained(path, "read"):
             yield fd, status
     finally:
-        try:
-            storage.close(fd)
-        except OSError:
-            pass  # nothing was written through it
+        close_quietly(fd, storage)
 
 
 def read_at(fd: int, size: int, offset: int, storage: Storage = DISK) -> bytes:
@@ -237,12 +287,24 @@ def read_at(fd: int, size: int, offset: int, storage: Storage = DISK) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, storage: Storage = DISK) -> str:
+def write_at(fd: int, data: bytes, offset: int, storage: Storage = DISK) -> None:
+    """All of `data` at `offset`; looped, for a filling disk or a signal gives a short count and no error. Raises `OSError`."""
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        count = storage.write(fd, view[done : done + _WRITE_AT_MOST], offset + done)
+        if count <= 0:
+            raise OSError(errno.EIO, "a write of no bytes")
+        done += count
+
+
+def publish(path: str | os.PathLike[str], data: bytes | Iterable[bytes], *, fsync: bool = True, storage: Storage = DISK) -> str:
     """Make `path` hold `data`, whole or not at all, and durable when it returns; the path it was written to.
 
     At every moment `path` is the old file or the new one. A symbolic link is written through (the file it points to is
     replaced; the link stays); other hard links of the old file keep the old content. A new file gets mode 0666 under the
-    umask, a replaced one keeps its permission bits; it belongs to who saves. Directories that are missing are made.
+    umask, a replaced one keeps its permission bits; it belongs to who saves. Directories that are missing are made. `data` may be
+    given in pieces, which are taken one at a time.
 
     With `fsync=False` nothing is synced: the file is still whole or old after a kill of the process, but a loss of power
     may leave anything.
@@ -253,7 +315,7 @@ def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, st
     path = _path(path)
     if path.endswith(("/", os.sep)):
         raise StorageError("the path names a directory", path=path, operation="save", code=errno.EISDIR, remedy="name a file in it")
-    with _explained(path, "stat"):
+    with explained(path, "stat"):
         target = os.path.abspath(storage.resolve(path))
         try:
             old: os.stat_result | None = storage.stat(target)
@@ -272,20 +334,20 @@ def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, st
     # 2. A new file beside the target, for only a rename inside one filesystem is atomic. A name that cannot be guessed,
     #    O_EXCL and O_NOFOLLOW: never through a link that somebody planted, never into another writer's temporary.
     temporary = temporary_name(target)
-    with _explained(temporary, "create"):
+    with explained(temporary, "create"):
         fd = storage.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0))
     replaced = False
     try:
         try:
-            identity = _write_temporary(fd, data, temporary, old, fsync, storage)
+            identity = _write_temporary(fd, [data] if isinstance(data, bytes) else data, temporary, old, fsync, storage)
         except BaseException:
-            _close_quietly(fd, storage)
+            close_quietly(fd, storage)
             raise
         # 5. Closed before the replace: a network filesystem reports a failed write here at the latest.
-        with _explained(temporary, "close"):
+        with explained(temporary, "close"):
             storage.close(fd)
         # 6. The moment at which the new content becomes the file.
-        with _explained(target, "replace"):
+        with explained(target, "replace"):
             _replace(temporary, target, identity, storage)
         replaced = True
     finally:
@@ -294,7 +356,7 @@ def publish(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True, st
 
     # 7. The rename itself is durable only when its directory is.
     if fsync:
-        _sync_published(folder, target, storage)
+        sync_folder(folder, target, storage)
     return target
 
 
@@ -303,21 +365,33 @@ def remove(path: str | os.PathLike[str], *, fsync: bool = True, storage: Storage
     path = _path(path)
     folder = os.path.dirname(os.path.abspath(path))
     removed = True
-    with _explained(path, "remove"):
+    with explained(path, "remove"):
         try:
             storage.unlink(path)
         except FileNotFoundError:
             removed = False
     # Also where there is none: who removed it may have been killed before it was durable.
     if fsync and (removed or exists(folder, storage)):
-        _sync_published(folder, path, storage)
+        sync_folder(folder, path, storage)
     return removed
+
+
+def sweep(path: str | os.PathLike[str], storage: Storage = DISK) -> None:
+    """Remove the temporaries that killed savers of `path` left beside it. Only under its lock: another one's may be in use."""
+    path = _path(path)
+    folder, name = os.path.split(os.path.abspath(path))
+    try:
+        leftovers = [other for other in storage.list(folder) if is_temporary(other, name)]
+    except OSError:
+        return  # nothing to be found, and no reason to fail for it
+    for leftover in leftovers:
+        _unlink_quietly(os.path.join(folder, leftover), storage)
 
 
 def exists(path: str | os.PathLike[str], storage: Storage = DISK) -> bool:
     """Whether something is at `path`, whatever it is. Raises `StorageError` when that cannot be told."""
     path = _path(path)
-    with _explained(path, "stat"):
+    with explained(path, "stat"):
         try:
             storage.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -331,19 +405,23 @@ def walk(path: str | os.PathLike[str], storage: Storage = DISK) -> Iterator[str]
     Raises `NotFoundError`, `StorageError`.
     """
     path = _path(path)
-    with _explained(path, "list"):
+    with explained(path, "list"):
         if not stat_module.S_ISDIR(storage.stat(path).st_mode):
             yield path
             return
         names = sorted(storage.list(path))
     for name in names:
         below = os.path.join(path, name)
-        with _explained(below, "list"):
+        with explained(below, "stat"):
             try:
                 mode = storage.stat(below).st_mode
-                linked = storage.resolve(below) != os.path.join(storage.resolve(path), name)
+                linked = stat_module.S_ISDIR(mode) and storage.resolve(below) != os.path.join(storage.resolve(path), name)
             except FileNotFoundError:  # removed meanwhile, or a link to nothing
                 continue
+            except OSError as error:
+                if error.errno == errno.ELOOP:  # a link to itself is no file
+                    continue
+                raise
         if stat_module.S_ISREG(mode):
             yield below
         elif stat_module.S_ISDIR(mode) and not linked:
@@ -359,25 +437,23 @@ def temporary_folder() -> Iterator[str]:
         yield folder
 
 
-def _write_temporary(fd: int, data: bytes, path: str, old: os.stat_result | None, fsync: bool, storage: Storage) -> tuple[int, int]:
+def _write_temporary(fd: int, data: Iterable[bytes], path: str, old: os.stat_result | None, fsync: bool, storage: Storage) -> tuple[int, int]:
     """Steps 3 and 4 of `publish`; the file's identity, by which a rename is recognised."""
     if old is not None:
-        with _explained(path, "chmod"):
+        with explained(path, "chmod"):
             storage.chmod(fd, stat_module.S_IMODE(old.st_mode))
-    # 3. Every byte: a filling disk or a signal gives a short count and no error.
-    with _explained(path, "write"):
-        view = memoryview(data)
-        done = 0
-        while done < len(view):
-            count = storage.write(fd, view[done : done + _WRITE_AT_MOST], done)
-            if count <= 0:
-                raise OSError(errno.EIO, "a write of no bytes")
-            done += count
+    # 3. Every byte.
+    offset = 0
+    for piece in data:  # outside _explained: what making a piece raises is not an error of this file
+        with explained(path, "write"):
+            write_at(fd, piece, offset, storage)
+        offset += len(piece)
+    with explained(path, "stat"):
         status = storage.stat(fd)
     # 4. The data before the name. A failed sync is final for this file: the kernel may have dropped the dirty pages and
     #    would answer a second one with success (XFS and btrfs do), so it is never asked again.
     if fsync:
-        with _explained(path, "sync"):
+        with explained(path, "sync"):
             storage.sync(fd)
     return status.st_dev, status.st_ino
 
@@ -407,7 +483,7 @@ def _make_directories(folder: str, storage: Storage) -> list[str]:
     """Make `folder` and what is missing above it; those that were missing."""
     missing: list[str] = []
     probe = folder
-    with _explained(folder, "create directory"):
+    with explained(folder, "create directory"):
         while True:
             try:
                 status = storage.stat(probe)
@@ -433,10 +509,10 @@ def _sync_ancestors(folder: str, made: list[str], storage: Storage) -> None:
 
     One that may not be opened is taken to be durable, unless it holds the entry of one that was made just now.
     """
-    with _explained(folder, "stat"):
+    with explained(folder, "stat"):
         device = storage.stat(folder).st_dev
     while (parent := os.path.dirname(folder)) != folder:
-        with _explained(parent, "sync of directory"):
+        with explained(parent, "sync of directory"):
             try:
                 if storage.stat(parent).st_dev != device:
                     return
@@ -447,7 +523,14 @@ def _sync_ancestors(folder: str, made: list[str], storage: Storage) -> None:
         folder = parent
 
 
-def _sync_published(folder: str, target: str, storage: Storage) -> None:
+def make_folder(folder: str, storage: Storage = DISK) -> None:
+    """Make a directory and what is missing above it, durably. Raises `StorageError`."""
+    made = _make_directories(folder, storage)
+    if made:
+        _sync_ancestors(folder, made, storage)
+
+
+def sync_folder(folder: str, target: str, storage: Storage = DISK) -> None:
     """Make a change of `folder` durable that can be seen already. Raises `DurabilityError`."""
     try:
         _sync_directory(folder, storage)
@@ -468,10 +551,11 @@ def _sync_directory(folder: str, storage: Storage) -> None:
         # Some network and FUSE filesystems have no such call; the file's data was synced.
         warnings.warn(f"the filesystem of {folder} cannot sync a directory: a save there may be lost with the power", CheckpointWarning, stacklevel=5)
     finally:
-        _close_quietly(fd, storage)
+        close_quietly(fd, storage)
 
 
-def _close_quietly(fd: int, storage: Storage) -> None:
+def close_quietly(fd: int, storage: Storage = DISK) -> None:
+    """Close a descriptor through which nothing was written that still counts."""
     try:
         storage.close(fd)
     except OSError:

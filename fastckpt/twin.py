@@ -188,7 +188,7 @@ def _malformed(error: json.JSONDecodeError, text: str, path: str) -> JsonError:
     fact, remedy = f"malformed JSON ({error.msg})", "restore it from a backup, or mend it by hand"
     if error.msg == "Extra data":
         fact, remedy = "more than one JSON document (JSON Lines?)", "a checkpoint is one document"
-    elif error.pos >= len(text.rstrip()):
+    elif error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
         fact = "the JSON ends in the middle"
     return JsonError(fact, path=path, line=error.lineno, column=error.colno, remedy=remedy)
 

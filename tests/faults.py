@@ -43,6 +43,8 @@ SECTOR = 512
 # States after a crash are enumerated up to this many, and sampled beyond.
 EXHAUSTIVE = 4096
 SAMPLES = 500
+# Where states are made real: thousands of directories, five times faster where no disk is behind them.
+IN_MEMORY = next((folder for folder in ["/dev/shm"] if os.access(folder, os.W_OK)), None)
 
 
 class Lost(AssertionError):  # noqa: N818  (what it says reads better so)
@@ -648,7 +650,7 @@ def is_one_of(found: Any, allowed: Iterable[Any]) -> bool:
 
 def load_after_crash(subject: Subject, path: str, state: State) -> Any:
     """Load from `state`, made real in a directory of its own."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         state.write_to(folder)
         return load_or_none(subject, os.path.join(folder, *Path(path).parts[1:]))
 

@@ -78,8 +78,7 @@ def check_fingerprint(saved: dict[str, Any], config: Any) -> tuple[list[str], li
     return structural, decision
 
 
-def write_checkpoint(
-    workspace_dir: str | os.PathLike[str],
+def payload(
     *,
     state: Any,
     epoch: int,
@@ -90,8 +89,8 @@ def write_checkpoint(
     version_snapshot: dict[str, str],
     epoch_batches: list[list[str]],
     config: Any,
-) -> None:
-    payload = {
+) -> dict[str, Any]:
+    return {
         "schema_version": CHECKPOINT_SCHEMA_VERSION,
         "progress": {
             "epoch": epoch,
@@ -105,9 +104,35 @@ def write_checkpoint(
         "config_fingerprint": compute_fingerprint(config),
         "state": serialize_state(state),
     }
+
+
+def write_checkpoint(
+    workspace_dir: str | os.PathLike[str],
+    *,
+    state: Any,
+    epoch: int,
+    step_completed: int,
+    phase: str,
+    global_step: int,
+    total_steps: int,
+    version_snapshot: dict[str, str],
+    epoch_batches: list[list[str]],
+    config: Any,
+) -> None:
+    plain = payload(
+        state=state,
+        epoch=epoch,
+        step_completed=step_completed,
+        phase=phase,
+        global_step=global_step,
+        total_steps=total_steps,
+        version_snapshot=version_snapshot,
+        epoch_batches=epoch_batches,
+        config=config,
+    )
     path = Path(workspace_dir) / "checkpoint.json"
     temporary = Path(workspace_dir) / "checkpoint.json.tmp"
-    temporary.write_text(json.dumps(payload, ensure_ascii=False, indent=2), encoding="utf-8")
+    temporary.write_text(json.dumps(plain, ensure_ascii=False, indent=2), encoding="utf-8")
     os.replace(temporary, path)
 
 

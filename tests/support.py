@@ -133,7 +133,7 @@ def _attributes(a: Any) -> dict[str, Any] | None:
 def _short(value: Any) -> str:
     try:
         text = ascii(value)  # a lone surrogate must be printable in the report
-    except Exception:  # noqa: BLE001
+    except Exception:
         text = object.__repr__(value)  # half an object, which cannot show itself
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -194,7 +194,7 @@ def _fork(function: Callable[[], object], timeout: float) -> tuple[int, int]:
         code = 0
     except pytest.skip.Exception as skipped:
         report, code = str(skipped), _SKIPPED
-    except BaseException:  # noqa: BLE001  (a child reports whatever ended it)
+    except BaseException:  # a child reports whatever ended it
         report = traceback.format_exc()
     finally:
         try:

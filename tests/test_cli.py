@@ -290,8 +290,6 @@ def test_wrong_path_is_one_line(what: str, command: str, run: Run, tmp_path: Pat
     make, code, words = WRONG[what]
     path = tmp_path / "that one"
     make(path)
-    if what == "damaged" and command == "inspect":
-        pytest.skip("damage behind the headers shows when the state is read")
     ran = run(command, path)
     if command == "inspect" and what == "empty directory":
         code, words = 6, "is a directory"
@@ -567,6 +565,17 @@ def test_reader_that_has_seen_enough(tmp_path: Path) -> None:
             process.stdout.read(10)
             process.stdout.close()
             assert process.stderr.read() == b""
+
+
+@needs_linux
+def test_output_that_cannot_be_written(tmp_path: Path) -> None:
+    """A full disk behind standard output is one line too."""
+    fastckpt.save(tmp_path / "a", {"x": "y" * 100_000})
+    for command in ("export", "inspect", "verify"):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([*PROGRAM, command, str(tmp_path / "a")], stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False)
+        one_line(Ran(done.returncode, b"", done.stderr.decode()), "cannot write the output", "o space left")
+        assert done.returncode == 6
 
 
 @needs_posix

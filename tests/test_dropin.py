@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-import datetime
+import datetime as dt
 import decimal
 import enum
 import importlib.util
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -40,7 +40,6 @@ from fastckpt.errors import (
     CheckpointError,
     CheckpointWarning,
     ConflictError,
-    CorruptError,
     EncodeError,
     JsonError,
     MissingFieldError,
@@ -263,7 +262,8 @@ def test_the_shapes_of_a_real_run_come_back_as_from_the_replaced_module(tmp_path
     """A fresh state and after changes: payload and export equal, and the application's classes are revived equal."""
     with shapes_module() as shapes:
         state = shapes.make(shape)
-        classes = {"rejected_edit": shapes.RejectedEdit, "probation": shapes.Probation, "system_pack": shapes.SystemCasePack, "tool_pack": shapes.ToolCasePack}
+        packs = {"system_pack": shapes.SystemCasePack, "tool_pack": shapes.ToolCasePack}
+        classes = {"rejected_edit": shapes.RejectedEdit, "probation": shapes.Probation, **packs}
         for step in range(2):
             shapes.change(state, step)
             payload = assert_equivalent(tmp_path, state=state, step=step, epoch_batches=shapes.batches(state))
@@ -297,12 +297,12 @@ class Words(str):
     __slots__ = ()
 
 
-class Loud(str, enum.Enum):
+class Loud(str, enum.Enum):  # noqa: UP042  (what StrEnum would not do)
     """Its value is not the text that it is."""
 
     A = "a"
 
-    def __new__(cls, text: str) -> Loud:
+    def __new__(cls, text: str) -> Self:
         member = str.__new__(cls, text)
         member._value_ = text.upper()
         return member
@@ -365,7 +365,7 @@ KEYS: dict[str, dict[Any, Any]] = {
     "numpy double": {np.float64(0.25): "a"},
     "enums": {Level.LOW: "a", Mode.FAST: "b", Loud.A: "c", Ratio.HALF: "d"},
     "subclass of str": {Words("x"): "a"},
-    "the last of two wins": {1: "first", "other": "between", "1": "last", None: 0, "null": 1, "true": 2, True: 3},
+    "the last of two wins": {1: "first", "other": "between", "1": "last", None: 0, "null": 1, "true": 2, "None": 3},
     "nested": {1: {2: {3: []}}},
 }
 
@@ -395,16 +395,16 @@ REFUSED: dict[str, Any] = {
     "a frozenset": frozenset("a"),
     "bytes": b"x",
     "a bytearray": bytearray(b"x"),
-    "a datetime": datetime.datetime(2024, 1, 1),
-    "a date": datetime.date(2024, 1, 1),
-    "a timedelta": datetime.timedelta(1),
+    "a datetime": dt.datetime(2024, 1, 1),
+    "a date": dt.date(2024, 1, 1),
+    "a timedelta": dt.timedelta(1),
     "a Decimal": decimal.Decimal("1.5"),
     "an Enum of no plain base": Color.RED,
     "a Struct": Thing(),
     "an unset value": msgspec.UNSET,
     "a NumPy int": np.int64(1),
     "a NumPy float32": np.float32(1),
-    "a NumPy bool": np.bool_(True),  # noqa: FBT003  (numpy has no keyword for it)
+    "a NumPy bool": np.bool_(True),
     "a NumPy array": np.zeros(2),
     "a path": Path("x"),
     "a function": len,
@@ -434,7 +434,10 @@ def test_what_json_refused_is_refused_by_path_before_any_file_is_touched(tmp_pat
     assert type(value).__name__ in str(error) or name == "an int of too many digits"
 
 
-@pytest.mark.parametrize("key", [(1, 2), b"x", frozenset(), np.int64(1), datetime.date(2024, 1, 1), Color.RED, object(), 10**5000], ids=lambda key: type(key).__name__)
+NO_KEYS = [(1, 2), b"x", frozenset(), np.int64(1), dt.date(2024, 1, 1), Color.RED, object(), 10**5000]
+
+
+@pytest.mark.parametrize("key", NO_KEYS, ids=lambda key: type(key).__name__)
 def test_a_key_that_json_refused_is_refused(tmp_path: Path, key: Any) -> None:
     """The error names the dict that holds it, also where another key beside it becomes text."""
     assert_refused(tmp_path, "$.state.gate_cooldown.a", state=new_state(gate_cooldown={"a": {5: 1, key: 2}}))
@@ -458,16 +461,24 @@ def test_dataclasses_are_taken_only_where_asdict_reached(tmp_path: Path) -> None
     assert "asdict" in error.remedy
     assert_refused(tmp_path, "$.version_snapshot", version_snapshot=Note())
     for name, value, where in [
-        ("system_packs", [1], "[0]"), ("system_packs", [Note], "[0]"), ("tool_packs", 5, ""), ("tool_packs", "ab", "[0]"), ("rejected_buffer", [new_edit()], ""),
-        ("rejected_buffer", {"t": new_edit()}, ".t"), ("rejected_buffer", {"t": [new_edit(), None]}, ".t[1]"), ("probations", {"t": None}, ".t"), ("probations", None, ""),
-    ]:  # fmt: skip
+        ("system_packs", [1], "[0]"),
+        ("system_packs", [Note], "[0]"),
+        ("tool_packs", 5, ""),
+        ("tool_packs", "ab", "[0]"),
+        ("rejected_buffer", [new_edit()], ""),
+        ("rejected_buffer", {"t": new_edit()}, ".t"),
+        ("rejected_buffer", {"t": [new_edit(), None]}, ".t[1]"),
+        ("probations", {"t": None}, ".t"),
+        ("probations", None, ""),
+    ]:
         assert_refused(tmp_path, f"$.state.{name}{where}", state=new_state(**{name: value}))
 
 
 def test_any_iterable_of_dataclasses_is_a_list_of_them(tmp_path: Path) -> None:
     """Deques, tuples and defaultdicts at the places that the replaced module went through."""
     buffer = collections.defaultdict(collections.deque, {"t": collections.deque([new_edit()], maxlen=3)})
-    assert_equivalent(tmp_path, state=new_state(rejected_buffer=buffer, system_packs=tuple(new_state().system_packs), correctness=collections.Counter("aab")))
+    packs = tuple(new_state().system_packs)
+    assert_equivalent(tmp_path, state=new_state(rejected_buffer=buffer, system_packs=packs, correctness=collections.Counter("aab")))
 
 
 def test_a_record_that_was_never_revived_is_written_as_it_is(tmp_path: Path) -> None:
@@ -498,7 +509,7 @@ class Derived(Note):
 
 
 class Undecorated(Derived):
-    other = {1, 2}
+    other: ClassVar[set[int]] = {1, 2}
 
 
 @dataclass
@@ -616,7 +627,10 @@ def nested(levels: int, make: Callable[[Any], Any] = lambda inner: [inner]) -> A
     return value
 
 
-@pytest.mark.parametrize("make", [lambda inner: [inner], lambda inner: {"k": inner}, lambda inner: {1: inner}, Note], ids=["lists", "dicts", "number keys", "dataclasses"])
+NESTINGS = {"lists": lambda inner: [inner], "dicts": lambda inner: {"k": inner}, "number keys": lambda inner: {1: inner}, "dataclasses": Note}
+
+
+@pytest.mark.parametrize("make", NESTINGS.values(), ids=NESTINGS)
 def test_depth_ends_at_the_limit_everywhere(tmp_path: Path, make: Callable[[Any], Any]) -> None:
     """FAULTS H3: 256 levels of containers are saved and loaded, one more is refused; in a small thread and under any recursion limit too."""
     deepest, too_deep = ([Note(nested(MAX_DEPTH - levels, make))] for levels in (4, 3))  # the payload, `state`, the list, the first Note
@@ -637,7 +651,7 @@ def test_depth_ends_at_the_limit_everywhere(tmp_path: Path, make: Callable[[Any]
     def in_thread() -> None:
         try:
             check()
-        except BaseException as error:
+        except BaseException as error:  # reported by the test
             failures.append(error)
 
     check()
@@ -720,7 +734,7 @@ def test_another_threads_change_is_an_error_not_a_crash(tmp_path: Path) -> None:
             try:
                 dropin.write_checkpoint(tmp_path, **arguments(state), storage=FAST)
             except EncodeError as error:
-                assert "another thread" in str(error)  # noqa: PT017  (one of two allowed outcomes)
+                assert "another thread" in str(error)  # one of two allowed outcomes
             loaded = dropin.load_checkpoint(tmp_path) if (tmp_path / OURS).exists() else None
             assert loaded is None or loaded["state"]["gate_cooldown"]["299"] == [299]
     finally:
@@ -731,11 +745,13 @@ def test_another_threads_change_is_an_error_not_a_crash(tmp_path: Path) -> None:
 
 # Payload by payload ----------------------------------------------------------------------------------------------------
 
-plain_leaves = st.none() | st.booleans() | st.integers() | st.integers(-(2**130), 2**130) | st.floats() | st.text() | st.text("aé\u4e2d\ud800\udc00", max_size=3)
+texts = st.text() | st.text("aé\u4e2d\ud800\udc00", max_size=3)
+plain_leaves = st.none() | st.booleans() | st.integers() | st.integers(-(2**130), 2**130) | st.floats() | texts
 odd_leaves = st.sampled_from([Level.LOW, Mode.FAST, Ratio.HALF, Loud.A, Words("w"), np.float64(0.1), np.str_("n"), 10**400])
-refused_leaves = st.sampled_from([np.int64(1), b"b", {1}, Color.RED, datetime.date(2024, 1, 1), Thing(), msgspec.UNSET, object(), Note])
+refused_leaves = st.sampled_from([np.int64(1), b"b", {1}, Color.RED, dt.date(2024, 1, 1), Thing(), msgspec.UNSET, object(), Note])
 leaves = st.one_of(plain_leaves, plain_leaves, plain_leaves, odd_leaves)
-keys = st.text(max_size=4) | st.sampled_from([1, True, None, 0.5, "1", "true", "null", "0.5", -0.0, Level.LOW, Mode.FAST, np.float64(0.5), Words("1"), math.nan])
+odd_keys = [1, True, None, 0.5, "1", "true", "null", "0.5", -0.0, Level.LOW, Mode.FAST, np.float64(0.5), Words("1"), math.nan]
+keys = st.text(max_size=4) | st.sampled_from(odd_keys)
 rare_keys = st.sampled_from([(1,), b"k", np.int64(1)])
 
 
@@ -745,8 +761,9 @@ def extend(records: bool) -> Callable[[st.SearchStrategy[Any]], st.SearchStrateg
     def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         lists = st.lists(inner, max_size=4)
         dicts = st.dictionaries(keys, inner, max_size=4)
-        made = [lists, lists.map(tuple), lists.map(Items), st.builds(Pair, inner, inner), dicts, dicts, st.dictionaries(st.text(max_size=3), inner, max_size=4)]
-        made += [dicts.filter(bool).map(lambda d: reordered(d)), st.dictionaries(keys | rare_keys, inner, max_size=3)]
+        made = [lists, lists.map(tuple), lists.map(Items), st.builds(Pair, inner, inner), dicts, dicts]
+        made += [st.dictionaries(st.text(max_size=3), inner, max_size=4), st.dictionaries(keys | rare_keys, inner, max_size=3)]
+        made += [dicts.filter(bool).map(reordered)]
         if records:
             made += [st.builds(kind, inner) for kind in (Note, Slotted, Derived, Private, Computed, Intercepting, HalfSlotted, Sum)]
         else:
@@ -767,9 +784,14 @@ def trees(records: bool) -> st.SearchStrategy[Any]:
     return st.one_of(accepted, accepted, accepted, st.recursive(leaves | refused_leaves, extend(records), max_leaves=6))
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
-    plain=trees(False), record=trees(True), edit=trees(True), tasks=st.lists(keys, max_size=3), value=trees(False), step=st.integers(0, 2**64) | st.sampled_from([True, 1.5, Level.LOW])
+    plain=trees(False),
+    record=trees(True),
+    edit=trees(True),
+    tasks=st.lists(keys, max_size=3),
+    value=trees(False),
+    step=st.integers(0, 2**64) | st.sampled_from([True, 1.5, Level.LOW]),
 )
 @example(plain={1: "a", "1": "b"}, record=None, edit=np.float64(1), tasks=[1, "1", True], value=2**64, step=True)
 @example(plain={math.nan: 1}, record="\ud800\udc00", edit=[Note({"\ud800": 1})], tasks=[], value=-0.0, step=2**64)
@@ -778,9 +800,12 @@ def trees(records: bool) -> st.SearchStrategy[Any]:
 def test_payload_by_payload_as_the_replaced_module(plain: Any, record: Any, edit: Any, tasks: list[Any], value: Any, step: Any) -> None:
     """What it wrote comes back the same from ours, value and type; what it refused is refused, before a file exists; only lone surrogates are new."""
     state = new_state(
-        correctness=plain, epoch_start_skills=[plain, value], system_packs=[SystemCasePack({"x": record}), Note(record)],
-        rejected_buffer={task: [new_edit(number, evidence=edit)] for number, task in enumerate(tasks)}, probations={"t": Probation("t", 1, value if not isinstance(value, Note) else 0, [new_edit(scores=edit)])},
-    )  # fmt: skip
+        correctness=plain,
+        epoch_start_skills=[plain, value],
+        system_packs=[SystemCasePack({"x": record}), Note(record)],
+        rejected_buffer={task: [new_edit(number, evidence=edit)] for number, task in enumerate(tasks)},
+        probations={"t": Probation("t", 1, value, [new_edit(scores=edit)])},
+    )
     args = arguments(state, step, config=new_config(gate_block=value))
     with tempfile.TemporaryDirectory(prefix="fastckpt-dropin-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)  # a key twice, in the JSON file
@@ -789,9 +814,10 @@ def test_payload_by_payload_as_the_replaced_module(plain: Any, record: Any, edit
             old_module.write_checkpoint(folder, **args)
         except UnicodeEncodeError:
             dropin.write_checkpoint(workspace, **args, storage=FAST)
-            assert dropin.load_checkpoint(workspace) is not None
+            # As text that was never encoded; escapes would join two lone surrogates in a row.
+            assert_same(dropin.load_checkpoint(workspace), json.loads(json.dumps(old_module.payload(**args), ensure_ascii=False)))
             return
-        except Exception:
+        except Exception:  # whatever it was, ours is an EncodeError
             with pytest.raises(EncodeError):
                 dropin.write_checkpoint(workspace, **args, storage=FAST)
             assert not workspace.exists()
@@ -812,7 +838,14 @@ def test_payload_by_payload_as_the_replaced_module(plain: Any, record: Any, edit
 
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"batch_size": 7}, {"gate_block": 1, "epochs": None}, {"diag_size": 0.0, "gate_p_low": "", "gate_n_max": None}, {"skill_update_mode": Mode.FAST}, {"momentum_samples": (1, 2)}],
+    [
+        {},
+        {"batch_size": 7},
+        {"gate_block": 1, "epochs": None},
+        {"diag_size": 0.0, "gate_p_low": "", "gate_n_max": None},
+        {"skill_update_mode": Mode.FAST},
+        {"momentum_samples": (1, 2)},
+    ],
     ids=repr,
 )
 def test_fingerprints_compare_as_in_the_replaced_module(changed: dict[str, Any]) -> None:
@@ -896,7 +929,10 @@ def test_a_missing_key_of_a_record_is_corruption_even_where_the_class_has_a_defa
 
 def test_a_key_that_no_field_takes_is_refused_not_dropped() -> None:
     """In an edit, and in a case of a pack; `dict` in place of the class keeps it."""
-    for path, where in [(("rejected_buffer", "temporal", 1), ".rejected_buffer.temporal[1]"), (("system_packs", 0, "failure_cases", 1), ".system_packs[0].failure_cases[1]")]:
+    for path, where in [
+        (("rejected_buffer", "temporal", 1), ".rejected_buffer.temporal[1]"),
+        (("system_packs", 0, "failure_cases", 1), ".system_packs[0].failure_cases[1]"),
+    ]:
         d = plain_state()
         holder: Any = d
         for step in path:
@@ -1094,7 +1130,7 @@ def test_either_file_alone_is_loaded(tmp_path: Path) -> None:
 
 
 def test_the_source_of_a_migration_is_ignored_for_good(tmp_path: Path) -> None:
-    """Right after the migration and after any number of later saves, of whatever step; the digest is carried on, as no longer the migration itself."""
+    """Right after the migration and after later saves, of whatever step; the digest is carried on, no longer as the migration itself."""
     migrated(tmp_path, step=33)
     payload = dropin.load_checkpoint(tmp_path)
     assert payload is not None
@@ -1332,7 +1368,8 @@ def test_removing_starts_afresh(tmp_path: Path) -> None:
 
 def test_the_names_of_the_replaced_module_are_all_there() -> None:
     """A changed import line is all that a run needs; keyword arguments have the same names."""
-    for name in ("CHECKPOINT_SCHEMA_VERSION", "serialize_state", "compute_fingerprint", "check_fingerprint", "write_checkpoint", "load_checkpoint", "remove_checkpoint"):
+    functions = ("serialize_state", "compute_fingerprint", "check_fingerprint", "write_checkpoint", "load_checkpoint", "remove_checkpoint")
+    for name in ("CHECKPOINT_SCHEMA_VERSION", *functions):
         ours, theirs = getattr(dropin, name), getattr(old_module, name)
         assert name in dropin.__all__
         if callable(ours):

@@ -273,6 +273,9 @@ ERRORS = [
     errors_module.DurabilityError("a", path="p", operation="sync", code=5),
     errors_module.JsonError("a", path="p", line=3, column=4),
     errors_module.ConflictError("a", paths=("p", "q"), remedy="b"),
+    errors_module.LockedError("p", pid=5, host="h"),
+    errors_module.ReplacedError("p"),
+    errors_module.StepAlreadyExistsError(3, newest=5),
 ]
 
 

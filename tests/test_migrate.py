@@ -24,7 +24,7 @@ from support import SHARED, assert_same, everything_in, in_child, needs_posix, n
 
 import fastckpt
 from fastckpt import file
-from fastckpt.codec import Codec
+from fastckpt.codec import Codec, Encoded
 from fastckpt.container import Source
 from fastckpt.errors import (
     CheckpointError,
@@ -417,6 +417,17 @@ def test_step_of_the_source(state: Any, step: int | None, tmp_path: Path) -> Non
     assert info.step == step
     assert info.source == Source(file.source_digest(source.read_bytes()), migrated=True)
     assert (info.type, info.schema) == ("", "")
+
+
+@pytest.mark.parametrize("broken", ["encode", "export"])
+def test_the_proof_is_made(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the codec or the export changed a value, be it 1 to 1.0, the migration would be refused with its place, and nothing written."""
+    source = lay(tmp_path, {"a": {"n": 1}})
+    if broken == "encode":
+        monkeypatch.setattr(Codec, "encode", lambda self, obj: Encoded(msgspec.msgpack.encode({"a": {"n": 1.0}}), False))
+    else:
+        monkeypatch.setattr("fastckpt.migrate.to_json", lambda obj: b'{"a": {"n": 1.0}}')
+    refused(source, EncodeError, str(source), "`$.a.n`")
 
 
 # --- things that happen meanwhile ------------------------------------------------------------------------------------
