@@ -23,6 +23,7 @@ import zstandard
 from .errors import CorruptError, LimitError, VersionError
 
 __all__ = [
+    "END_MARK",
     "FILE_HEADER_SIZE",
     "FORMAT_VERSION",
     "MAGIC",
@@ -40,6 +41,7 @@ __all__ = [
     "assemble",
     "check_frame",
     "check_lengths",
+    "claims_run",
     "digest",
     "is_ours",
     "pack_file_header",
@@ -68,7 +70,8 @@ _FILE, _RECORD, _TABLE, _TRAILER = b"FCKP", b"FCKR", b"FCKT", b"FCKE"
 _PREFIX = struct.Struct("<4sI4s")  # skippable magic, length of the payload, tag
 _FILE_HEADER = struct.Struct("<4sI4sHH16sII8s")
 _TRAILER_LAYOUT = struct.Struct("<4sI4sQ8s8s4s")
-_END_MARK = b"PKCF"  # the trailer's last bytes; the very last is never zero, which is what an unsynced append leaves
+#: A record's last bytes; the very last is never zero, which is what an unsynced append leaves.
+END_MARK: Final = b"PKCF"
 
 FILE_HEADER_SIZE: Final = _FILE_HEADER.size
 TRAILER_SIZE: Final = _TRAILER_LAYOUT.size
@@ -249,7 +252,7 @@ def _assemble(header: RecordHeader, table_frame: bytes, frame: bytes) -> Record:
     check = _checksum(head)
     length = len(head) + 8 + len(table_frame) + len(frame) + TRAILER_SIZE
     tail = _TRAILER_LAYOUT.pack(_SKIPPABLE, TRAILER_SIZE - 8, _TRAILER, length, check, b"", b"")[:28]
-    trailer = tail + _checksum(tail) + _END_MARK
+    trailer = tail + _checksum(tail) + END_MARK
     return Record(b"".join((head, check, table_frame, frame, trailer)), header, check)
 
 
@@ -278,6 +281,11 @@ def is_ours(head: bytes, *, path: str = "") -> bool:
     if sum(a == b for a, b in zip(head, MAGIC, strict=False)) >= 9:
         raise CorruptError("the file header is damaged", path=path, offset=0, expected=MAGIC.hex(" "), got=head[:12].hex(" "))
     return False
+
+
+def claims_run(head: bytes) -> bool:
+    """Whether a file header, be it damaged, has the flag of a run."""
+    return bool(_FILE_HEADER.unpack_from(head)[6] & _FLAG_RUN)
 
 
 def unpack_file_header(data: bytes, *, path: str = "") -> FileHeader:
@@ -412,7 +420,7 @@ def unpack_trailer(data: bytes, *, path: str = "", offset: int = 0) -> Trailer:
     if len(data) != TRAILER_SIZE:
         raise CorruptError("truncated inside a trailer", path=path, offset=offset + len(data))
     magic, size, tag, record, header_checksum, check, mark = _TRAILER_LAYOUT.unpack(data)
-    if magic != _SKIPPABLE or size != TRAILER_SIZE - 8 or tag != _TRAILER or mark != _END_MARK:
+    if magic != _SKIPPABLE or size != TRAILER_SIZE - 8 or tag != _TRAILER or mark != END_MARK:
         raise CorruptError("no trailer", path=path, offset=offset, expected=f"{_SKIPPABLE.hex(' ')} … FCKE … PKCF", got=data.hex(" "))
     _require("trailer checksum mismatch", _checksum(data[:28]), check, path, offset)
     return Trailer(record, header_checksum)

@@ -193,7 +193,7 @@ def _refuse_run(path: PathType, storage: Storage) -> None:
         try:
             run = container.unpack_file_header(head, path=fspath(path)).run
         except CorruptError:
-            return
+            run = container.claims_run(head)  # damaged, and if it was a run, most of its steps are not
         if run:
             raise ConflictError(
                 "the file holds a run of many steps, which one checkpoint would replace",

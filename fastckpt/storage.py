@@ -306,7 +306,7 @@ def publish(path: str | os.PathLike[str], data: bytes | Iterable[bytes], *, fsyn
     umask, a replaced one keeps its permission bits; it belongs to who saves. Directories that are missing are made. `data` may be
     given in pieces, which are taken one at a time.
 
-    With `fsync=False` nothing is synced: the file is still whole or old after a kill of the process, but a loss of power
+    With `fsync=False` nothing of the file is synced: it is still whole or old after a kill of the process, but a loss of power
     may leave anything.
 
     Raises `StorageError`: before the replace, and then the old file is untouched and the temporary file is gone.

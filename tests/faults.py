@@ -37,6 +37,7 @@ from fastckpt.storage import DISK, Storage, is_temporary, open_file, publish, re
 METHODS = tuple(name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_"))
 # What cannot fail and changes nothing.
 HARMLESS = ("sleep",)
+SYNCS = ("sync", "sync_data")
 FOR_EVER = math.inf
 
 SECTOR = 512
@@ -167,6 +168,7 @@ class ModelStorage(Storage):
         self.root = Directory(1)
         self.descriptors: dict[int, tuple[File | Directory, int]] = {}
         self._fds = itertools.count(1000)  # never mistaken for one of the process
+        self._locks: dict[File | Directory, int] = {}
         self.slept: list[float] = []
         for path in folders:
             self.mkdir(path)
@@ -294,6 +296,37 @@ class ModelStorage(Storage):
 
     def sync(self, fd: int) -> None:
         self._descriptor(fd)[0].sync()
+
+    def sync_data(self, fd: int) -> None:
+        self._descriptor(fd)[0].sync()
+
+    def truncate(self, fd: int, size: int) -> None:
+        inode, flags = self._descriptor(fd)
+        if isinstance(inode, Directory) or not flags & (os.O_WRONLY | os.O_RDWR):
+            raise _error(errno.EINVAL, fd)
+        if size != len(inode.content):
+            del inode.content[size:]
+            inode.content.extend(bytes(size - len(inode.content)))
+            inode.changed()
+
+    def link(self, source: str, target: str) -> None:
+        inode = self._find(source)
+        there, name = self._parent(target)
+        if inode is None:
+            raise _error(errno.ENOENT, source)
+        if name in there.entries:
+            raise _error(errno.EEXIST, target)
+        if isinstance(inode, Directory):
+            raise _error(errno.EPERM, source)
+        there.put(name, inode)
+
+    def lock(self, fd: int) -> bool:
+        inode, _ = self._descriptor(fd)
+        # It goes with the descriptor, and that goes with the process.
+        if (holder := self._locks.get(inode)) in self.descriptors and holder != fd:
+            return False
+        self._locks[inode] = fd
+        return True
 
     def close(self, fd: int) -> None:
         self._descriptor(fd)
@@ -502,7 +535,7 @@ class FaultyStorage(Passing):
     def call(self, name: str, *arguments: Any) -> Any:
         if len(self.calls) > 5_000:
             raise AssertionError(f"goes round in circles:\n{self.trace()[-2000:]}")
-        if name == "sync":
+        if name in SYNCS:
             status = self.inner.stat(arguments[0])
             if (status.st_dev, status.st_ino) in self._failed_syncs and stat_module.S_ISREG(status.st_mode):
                 self.synced_again.append((status.st_dev, status.st_ino))
@@ -511,7 +544,7 @@ class FaultyStorage(Passing):
             self.hit.append(name)
             if self.count is not None:
                 return self._short(name, *arguments)
-            if name == "sync":
+            if name in SYNCS:
                 self._failed_syncs.add((status.st_dev, status.st_ino))
                 if isinstance(self.inner, ModelStorage):
                     self.inner.sync_failed(arguments[0])
@@ -814,7 +847,7 @@ class NoFileSync(Passing):
     """The sync of the file is taken out."""
 
     def call(self, name: str, *arguments: Any) -> Any:
-        return None if name == "sync" and self.is_file(arguments[0]) else super().call(name, *arguments)
+        return None if name in SYNCS and self.is_file(arguments[0]) else super().call(name, *arguments)
 
 
 class NoDirectorySync(Passing):
@@ -875,7 +908,7 @@ class SyncAgain(Passing):
         try:
             return super().call(name, *arguments)
         except OSError:
-            if name != "sync":
+            if name not in SYNCS:
                 raise
             return super().call(name, *arguments)
 
@@ -887,7 +920,7 @@ class NoSyncError(Passing):
         try:
             return super().call(name, *arguments)
         except OSError:
-            if name != "sync" or not self.is_file(arguments[0]):
+            if name not in SYNCS or not self.is_file(arguments[0]):
                 raise
             return None
 

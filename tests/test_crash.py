@@ -258,6 +258,29 @@ def test_model_of_a_failed_sync() -> None:
     assert {state.files[("f",)][2] for state in model.states()} == {b"old", b"new"}
 
 
+def test_model_of_a_cut_that_is_not_synced() -> None:
+    """A file is cut and something else appended: until a sync the old bytes may be there again, alone or in front of the new ones."""
+    model = ModelStorage({"/f": b"good" + b"old" * 10})
+    fd = model.open("/f", os.O_RDWR)
+    model.truncate(fd, 4)
+    model.write(fd, memoryview(b"new"), 4)
+    found = {state.files[("f",)][2] for state in model.states()}
+    assert {b"good" + b"old" * 10, b"good", b"goodnew", b"goodold", b"good\0\0\0"} <= found
+    assert all(content.startswith(b"good") for content in found)
+    model.sync_data(fd)
+    assert {state.files[("f",)][2] for state in model.states()} == {b"goodnew"}
+
+
+def test_model_of_a_second_name() -> None:
+    """A link is a name like another: it may be lost until its directory is synced, and it is the same file."""
+    model = ModelStorage({"/f": b"content"})
+    model.link("/f", "/g")
+    assert sorted(sorted(state.files) for state in model.states()) == [[("f",)], [("f",), ("g",)]]
+    model.sync(model.open("/", os.O_RDONLY))
+    (state,) = model.states()
+    assert state.files[("f",)] == state.files[("g",)]
+
+
 def test_model_samples_what_is_too_much() -> None:
     """Too many states to enumerate are sampled, the same ones for the same seed, with nothing lost and everything lost among them."""
     model = ModelStorage(folders=["/disk"])

@@ -191,7 +191,16 @@ def test_a_run_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == run
 
 
-@pytest.mark.parametrize("old", [b"", b"\0" * 100, b"not ours", b'{"a": 1}', file_header()[:20], file_header(flags=1)[:40] + b"damaged!"])
+def test_a_damaged_run_is_not_replaced(tmp_path: Path) -> None:
+    """Also where the file header does not verify: the steps behind it may."""
+    run = file_header(flags=1)[:40] + b"damaged!" + record()
+    (tmp_path / "x").write_bytes(run)
+    with pytest.raises(ConflictError):
+        fastckpt.save(tmp_path / "x", 1)
+    assert (tmp_path / "x").read_bytes() == run
+
+
+@pytest.mark.parametrize("old", [b"", b"\0" * 100, b"not ours", b'{"a": 1}', file_header()[:20], file_header()[:40] + b"damaged!"])
 def test_anything_else_is_replaced(tmp_path: Path, old: bytes) -> None:
     """Whatever else the path holds, damaged or foreign, is replaced whole."""
     (tmp_path / "x").write_bytes(old)

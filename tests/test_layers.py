@@ -16,7 +16,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("tree",),  # what codec and the JSON twin both need to know of nested plain data
     ("codec", "delta", "container", "storage", "schema"),  # strangers to one another
-    ("journal", "twin"),
+    ("lock", "twin"),
+    ("reader",),
+    ("journal",),
     ("file",),
     ("manager", "writer", "resume"),
     ("migrate", "dropin", "testing"),
@@ -32,8 +34,10 @@ WITHIN = {
 LAYER = {name: number for number, row in enumerate(ROWS) for name in row}
 
 # Only `storage` touches the disk. Elsewhere `os` gives names, types and texts, never a file.
-PURE_OS = {"PathLike", "fspath", "fsencode", "fsdecode", "strerror", "sep", "altsep", "name", "environ", "getpid", "urandom", "path"}
-PURE_PATH = {"join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonpath", "commonprefix", "sep"}
+PURE_OS = {"PathLike", "fspath", "fsencode", "fsdecode", "strerror", "sep", "altsep", "curdir", "name", "environ", "urandom", "path"}
+# Of the process and the machine, not of the disk.
+PURE_OS |= {"getpid", "uname", "register_at_fork", "cpu_count", "process_cpu_count"}
+PURE_PATH = {"abspath", "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonpath", "commonprefix", "sep"}
 DISK_MODULES = {"tempfile", "fcntl", "msvcrt", "shutil", "mmap", "glob", "fileinput", "io", "posix", "nt", "linecache", "sqlite3", "zipfile"}
 # Code in a file: never read, so never there to be run.
 CODE_MODULES = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "copyreg", "joblib", "code", "runpy"}
@@ -105,7 +109,7 @@ def touches(tree: ast.Module, *, may_touch_the_disk: bool = False) -> list[str]:
             receiver = _dotted(node.func.value)
             # Path.replace takes the target alone, str.replace two texts, dataclasses.replace keywords besides.
             moves = node.func.attr == "replace" and len(node.args) == 1 and not node.keywords
-            if (node.func.attr in PATH_METHODS or moves) and receiver[-1:] not in (["storage"], ["DISK"]):
+            if (node.func.attr in PATH_METHODS or moves) and receiver[-1:] not in (["storage"], ["_storage"], ["DISK"]):
                 found.append((line, f"{'.'.join(receiver)}.{node.func.attr}()"))
     return [f"line {line}: {what}" for line, what in sorted(found)]
 
@@ -123,7 +127,9 @@ def _rest(module: str, name: str) -> str:
 
 
 def _pure(parts: list[str]) -> bool:
-    return parts[:1] != [] and parts[0] in PURE_OS and (parts[0] != "path" or len(parts) < 2 or parts[1] in PURE_PATH)
+    if parts[:1] == [] or (parts[0] not in PURE_OS and not parts[0].startswith("O_")):  # O_RDONLY and the like: for storage.open
+        return False
+    return parts[0] != "path" or len(parts) < 2 or parts[1] in PURE_PATH
 
 
 def _dotted(node: ast.expr) -> list[str]:
