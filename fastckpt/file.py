@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import closing
 from os import PathLike, fspath, urandom
 from typing import Any, NamedTuple
 
@@ -15,7 +16,17 @@ import msgspec
 from . import container
 from .codec import Codec, Encoded, describe, pack_meta
 from .container import FILE_HEADER_SIZE, MAGIC, MAX_MESSAGE, RecordHeader, Source
-from .errors import ConflictError, CorruptError, LimitError, NotACheckpointError, NotFoundError, SchemaError, StorageError, VersionError
+from .errors import (
+    CheckpointError,
+    ConflictError,
+    CorruptError,
+    LimitError,
+    NotACheckpointError,
+    NotFoundError,
+    SchemaError,
+    StorageError,
+)
+from .reader import Reader
 from .storage import DISK, Storage, open_file, publish, read_at
 from .tree import fields_of
 from .twin import from_json
@@ -203,7 +214,7 @@ def _refuse_run(path: PathType, storage: Storage) -> None:
 
 
 def load(path: PathType, type: Any = Any, *, max_size: int = MAX_MESSAGE, storage: Storage = DISK) -> Any:
-    """The state in the file `path`, as `type` (plain data if not given); our files and JSON are told apart by content.
+    """The state in the file `path` (of a run, its newest), as `type` (plain data if not given); JSON is told by its content.
 
     Everything is checked before it is decoded, and `max_size` (bytes of the decompressed state, or of the JSON) before
     anything is allocated. Nothing in a file ever names a class: only `type` does.
@@ -217,8 +228,8 @@ def load(path: PathType, type: Any = Any, *, max_size: int = MAX_MESSAGE, storag
     return Codec(type).decode(document.message, document.header.ext, path=document.path)
 
 
-def read(path: PathType, *, max_size: int = MAX_MESSAGE, storage: Storage = DISK) -> Document:
-    """The checked message of a file, not decoded; what `load` does before decoding."""
+def read(path: PathType, *, step: int | None = None, max_size: int = MAX_MESSAGE, storage: Storage = DISK) -> Document:
+    """The checked message of a file, not decoded; what `load` does before decoding. Of a run, the newest step or the one given."""
     name = fspath(path)
     with open_file(path, storage) as (fd, status):
         head = read_at(fd, _HEAD, 0, storage)
@@ -226,17 +237,20 @@ def read(path: PathType, *, max_size: int = MAX_MESSAGE, storage: Storage = DISK
             if status.st_size > max_size:
                 raise LimitError("the JSON file is larger than `max_size`", limit=max_size, got=status.st_size, path=name, remedy="raise `max_size`")
             return Document(name, None, head if len(head) == status.st_size else read_at(fd, status.st_size, 0, storage))
-        file, _, length = _headers(fd, head, status.st_size, name, max_size, storage)
-        record = read_at(fd, length, FILE_HEADER_SIZE, storage)
-    header, message = container.unpack_record(record, file, max_size=max_size, path=name, offset=FILE_HEADER_SIZE)
-    return Document(name, header, message)
+        file = container.unpack_file_header(head, path=name)
+        if not file.run:
+            _, length = _header(fd, head, status.st_size, name, max_size, storage)
+            record = read_at(fd, length, FILE_HEADER_SIZE, storage)
+            header, message = container.unpack_record(record, file, max_size=max_size, path=name, offset=FILE_HEADER_SIZE)
+            return Document(name, header, message)
+    # A run: opened by its reader, which may follow a writer.
+    with closing(Reader(path, max_size=max_size, storage=storage)) as reader:
+        entry = reader.state(step)
+        return Document(name, entry.header, reader.read(entry))
 
 
-def _headers(fd: int, head: bytes, size: int, path: str, max_size: int, storage: Storage) -> tuple[container.FileHeader, RecordHeader, int]:
-    """Both headers of a single-record file and the record's length, checked against the file's size."""
-    file = container.unpack_file_header(head, path=path)
-    if file.run:
-        raise VersionError(path, needs="runs of many steps", supports="single checkpoints", what="support for")
+def _header(fd: int, head: bytes, size: int, path: str, max_size: int, storage: Storage) -> tuple[RecordHeader, int]:
+    """The header of the only record of a file and the record's length, checked against the file's size."""
     available = size - FILE_HEADER_SIZE
     header_size = container.record_header_size(head[FILE_HEADER_SIZE:], available, path=path, offset=FILE_HEADER_SIZE)
     if FILE_HEADER_SIZE + header_size > len(head):
@@ -247,7 +261,7 @@ def _headers(fd: int, head: bytes, size: int, path: str, max_size: int, storage:
         raise CorruptError(
             "bytes after the only record", path=path, offset=FILE_HEADER_SIZE + length, expected=f"{FILE_HEADER_SIZE + length} bytes", got=size
         )
-    return file, header, length
+    return header, length
 
 
 def _is_json(head: bytes, path: str) -> bool:
@@ -268,7 +282,7 @@ def _is_json(head: bytes, path: str) -> bool:
 
 
 def inspect(path: PathType, *, storage: Storage = DISK) -> Info:
-    """What the headers of one of our files say, without reading the state.
+    """What the headers of one of our files say (of a run, its newest step's), without reading the state.
 
     Raises as `load` does for what the headers show; `NotACheckpointError` for JSON, which has no header.
     """
@@ -277,7 +291,12 @@ def inspect(path: PathType, *, storage: Storage = DISK) -> Info:
         head = read_at(fd, _HEAD, 0, storage)
         if _is_json(head, name):
             raise NotACheckpointError(name, got="JSON, which has no header", remedy="run `fastckpt migrate` on it")
-        file, header, _ = _headers(fd, head, status.st_size, name, MAX_MESSAGE, storage)
+        file = container.unpack_file_header(head, path=name)
+        if not file.run:
+            header, _ = _header(fd, head, status.st_size, name, MAX_MESSAGE, storage)
+    if file.run:
+        with closing(Reader(path, storage=storage)) as reader:
+            header = reader.state().header
     try:
         meta = msgspec.msgpack.decode(header.meta, type=dict[str, Any])
     except msgspec.DecodeError as error:
@@ -303,17 +322,27 @@ def inspect(path: PathType, *, storage: Storage = DISK) -> Info:
 
 
 def verify(path: PathType, *, storage: Storage = DISK) -> list[Problem]:
-    """What is wrong with the file `path`, ours or JSON: every checksum is checked and the state decoded; empty when sound.
+    """What is wrong with the file `path`, ours or JSON: every checksum of every record is checked, and the (newest) state decoded.
+
+    Empty when the file is sound.
 
     Raises `NotFoundError` and `StorageError`, for then nothing is known of the content.
     """
+    name = fspath(path)
+    problems: list[Problem] = []
     try:
-        load(path, storage=storage)
+        document = read(path, storage=storage)
+        if document.header is None:
+            from_json(document.message, path=name)
+        else:
+            Codec().decode(document.message, document.header.ext, path=name)
+            with closing(Reader(path, storage=storage)) as reader:
+                problems = [Problem(name, offset, fact) for offset, fact in reader.verify()]
     except StorageError:
         raise
-    except (CorruptError, NotACheckpointError, VersionError, LimitError, ValueError) as error:
-        return [Problem(fspath(path), getattr(error, "offset", None), str(error))]
-    return []
+    except CheckpointError as error:
+        problems.append(Problem(name, getattr(error, "offset", None), str(error)))
+    return problems
 
 
 def source_digest(data: bytes) -> str:

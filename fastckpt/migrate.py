@@ -104,7 +104,7 @@ def find(
     for given in [os.fspath(path) for path in paths]:
         matches = False
         try:
-            for file in walk(given, storage):
+            for file in walk(given, storage, on_error=on_error):
                 folder, base = os.path.split(file)
                 if file != given and base != name and not fnmatch.fnmatchcase(base, name):
                     continue

@@ -16,10 +16,10 @@ import stat as stat_module
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from .errors import CheckpointWarning, DurabilityError, StorageError
+from .errors import CheckpointWarning, DurabilityError, NotFoundError, StorageError
 
 __all__ = [
     "DISK",
@@ -363,7 +363,8 @@ def publish(path: str | os.PathLike[str], data: bytes | Iterable[bytes], *, fsyn
 def remove(path: str | os.PathLike[str], *, fsync: bool = True, storage: Storage = DISK) -> bool:
     """Remove the file `path` durably; False when there is none. Raises `StorageError`, `DurabilityError`."""
     path = _path(path)
-    folder = os.path.dirname(os.path.abspath(path))
+    with explained(path, "stat"):
+        folder = storage.resolve(os.path.dirname(path) or ".")
     removed = True
     with explained(path, "remove"):
         try:
@@ -399,10 +400,10 @@ def exists(path: str | os.PathLike[str], storage: Storage = DISK) -> bool:
     return True
 
 
-def walk(path: str | os.PathLike[str], storage: Storage = DISK) -> Iterator[str]:
+def walk(path: str | os.PathLike[str], storage: Storage = DISK, *, on_error: Callable[[StorageError], object] | None = None) -> Iterator[str]:
     """The regular files below a directory, in sorted order; linked directories are not entered. A file is its own walk.
 
-    Raises `NotFoundError`, `StorageError`.
+    Raises `NotFoundError`, `StorageError`; with `on_error` that gets the error of a place below, and the walk goes on.
     """
     path = _path(path)
     with explained(path, "list"):
@@ -412,20 +413,22 @@ def walk(path: str | os.PathLike[str], storage: Storage = DISK) -> Iterator[str]
         names = sorted(storage.list(path))
     for name in names:
         below = os.path.join(path, name)
-        with explained(below, "stat"):
-            try:
+        try:
+            with explained(below, "stat"):
                 mode = storage.stat(below).st_mode
                 linked = stat_module.S_ISDIR(mode) and storage.resolve(below) != os.path.join(storage.resolve(path), name)
-            except FileNotFoundError:  # removed meanwhile, or a link to nothing
+            if stat_module.S_ISREG(mode):
+                yield below
+            elif stat_module.S_ISDIR(mode) and not linked:
+                yield from walk(below, storage, on_error=on_error)
+        except NotFoundError:  # removed meanwhile, or a link to nothing
+            continue
+        except StorageError as error:
+            if error.errno == errno.ELOOP:  # a link to itself is no file
                 continue
-            except OSError as error:
-                if error.errno == errno.ELOOP:  # a link to itself is no file
-                    continue
+            if on_error is None:
                 raise
-        if stat_module.S_ISREG(mode):
-            yield below
-        elif stat_module.S_ISDIR(mode) and not linked:
-            yield from walk(below, storage)
+            on_error(error)
 
 
 @contextmanager
