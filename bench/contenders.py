@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from .shapes import PERSISTED, TrainState, envelope, old_save, payload
+import msgspec
+
+from .shapes import PERSISTED, Probation, RejectedEdit, SystemCasePack, ToolCasePack, TrainState, envelope, old_save, payload
 
 # The configuration of a run, with a value for every key that goes into the fingerprint: `dropin` takes the fingerprint of it, the
 # others are given it.
@@ -59,6 +62,8 @@ class Contender(ABC):
 
     name: ClassVar[str]
     file_name: ClassVar[str] = "checkpoint.json"
+    appends: ClassVar[bool] = False
+    """Whether the file grows by each save, so that a save's bytes are what it grew by."""
     requires: ClassVar[str] = ""
     """The module that must be importable, of the extra `bench`; empty for what is always there."""
 
@@ -68,6 +73,11 @@ class Contender(ABC):
     @abstractmethod
     def save(self, workspace: Path, state: TrainState, step: int) -> None:
         """All that an application waits for when it checkpoints the live `state`."""
+
+    def block(self, workspace: Path, state: TrainState, step: int) -> tuple[float, float]:
+        """Thread seconds of a bare encode of the same state, and of the caller in a save; only where the rest is done in the background."""
+        del workspace, state, step
+        raise TypeError(f"{self.name} saves in the caller's thread")
 
     def load(self, workspace: Path) -> Any:
         """The payload as plain data; read as the replaced module did unless a contender knows better."""
@@ -140,4 +150,88 @@ class Fastckpt(Contender):
         return self._load(workspace)
 
 
+class Persisted(msgspec.Struct):
+    """The persisted fields of a state, as a type that a run restores them as."""
+
+    correctness: dict[str, bool]
+    eval_prev_acc: float
+    eval_prev_run_id: str
+    baseline_skills_version: str
+    baseline_prompts_version: str
+    steps_since_best_improved: int
+    epoch_start_skills: str
+    changed_task_types_this_epoch: list[str]
+    rejected_buffer: dict[str, list[RejectedEdit]]
+    system_packs: list[SystemCasePack]
+    tool_packs: list[ToolCasePack]
+    probations: dict[str, Probation]
+    gate_cooldown: dict[str, int]
+    gate_epoch_observed: dict[str, bool]
+
+
+class Payload(msgspec.Struct):
+    """What is saved: the replaced module's payload, with the application's objects in it."""
+
+    schema_version: int
+    progress: dict[str, Any]
+    version_snapshot: dict[str, str]
+    epoch_batches: list[list[str]]
+    config_fingerprint: dict[str, Any]
+    state: Persisted
+
+
+class Run(Contender):
+    """Ours as a run: every step kept in one file, durable when `save` returns; the manager's defaults."""
+
+    name = "fastckpt run, sync"
+    file_name = "checkpoint.fastckpt"
+    appends = True
+    durability: ClassVar[Literal["sync", "async"]] = "sync"
+
+    def __init__(self) -> None:
+        self._managers: dict[Path, Any] = {}
+
+    def _manager(self, workspace: Path) -> Any:
+        if workspace not in self._managers:
+            from fastckpt.manager import CheckpointManager  # noqa: PLC0415 (as above)
+
+            self._managers[workspace] = CheckpointManager(workspace, Payload, durability=self.durability)
+        return self._managers[workspace]
+
+    @staticmethod
+    def _payload(state: TrainState, step: int) -> Payload:
+        fields = {name: getattr(state, name) for name in PERSISTED}
+        fields["changed_task_types_this_epoch"] = sorted(state.changed_task_types_this_epoch)
+        return Payload(**envelope(state, step, vars(CONFIG)), state=Persisted(**fields))
+
+    def save(self, workspace: Path, state: TrainState, step: int) -> None:
+        self._manager(workspace).save(step, self._payload(state, step))
+
+    def load(self, workspace: Path) -> Any:
+        return msgspec.to_builtins(self._manager(workspace).restore())
+
+
+class BackgroundRun(Run):
+    """Ours as a run with `durability="async"`: the caller encodes, a thread does the rest."""
+
+    name = "fastckpt run, async"
+    durability = "async"
+
+    def save(self, workspace: Path, state: TrainState, step: int) -> None:
+        super().save(workspace, state, step)
+        self._manager(workspace).wait_until_finished()
+
+    def block(self, workspace: Path, state: TrainState, step: int) -> tuple[float, float]:
+        payload, manager = self._payload(state, step), self._manager(workspace)
+        times = []
+        for work in (lambda: msgspec.msgpack.encode(payload), lambda: manager.save(step, payload)):
+            start = time.thread_time()
+            work()
+            times.append(time.thread_time() - start)
+        manager.wait_until_finished()
+        return times[0], times[1]
+
+
 CONTENDERS: dict[str, type[Contender]] = {contender.name: contender for contender in (Replaced, CompactJson, Orjson, Fastckpt)}
+RUNS: dict[str, type[Contender]] = {contender.name: contender for contender in (Replaced, Orjson, Run, BackgroundRun)}
+ALL = CONTENDERS | RUNS

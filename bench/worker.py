@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .contenders import CONTENDERS, sync, whole_payload
-from .shapes import change, make
+from .contenders import ALL, sync, whole_payload
+from .shapes import change, make, replace_pack
 
 
 class BenchError(Exception):
@@ -28,7 +28,7 @@ class BenchError(Exception):
 
 def require(contenders: Iterable[str]) -> None:
     """Raise `BenchError` for contenders whose library is missing: a table without them would look like the whole picture."""
-    needed = sorted({CONTENDERS[name].requires for name in contenders} - {""})
+    needed = sorted({ALL[name].requires for name in contenders} - {""})
     missing = [module for module in needed if importlib.util.find_spec(module) is None]
     if missing:
         raise BenchError(f"{', '.join(missing)} is not installed; it comes with the extra `bench`: run `pip install '.[bench]'` in the checkout")
@@ -91,19 +91,37 @@ class Child:
     """The child's end: one contender, a directory, and a state that goes through the same steps as everybody's."""
 
     def __init__(self, contender: str, shape: str, workspace: str) -> None:
-        self._contender = CONTENDERS[contender]()
+        self._contender = ALL[contender]()
         self._workspace = Path(workspace)
         self._state = make(shape)
 
     def save(self, step: int) -> dict[str, float]:
         """Take one step of the run, then save; only the save is timed."""
         change(self._state, step)
-        _, times = timed(lambda: self._contender.save(self._workspace, self._state, step))
+        return self._timed_save(step)
+
+    def save_pack(self, step: int) -> dict[str, float]:
+        """As `save`, after a step that replaces a whole case pack."""
+        replace_pack(self._state, step)
+        return self._timed_save(step)
+
+    def block(self, step: int) -> dict[str, float]:
+        """Take one step, then save in the background: the thread time that the caller gives, beside that of a bare encode.
+
+        What is left to do in the background is waited for outside of the times, as a loop does whose steps take longer.
+        """
+        change(self._state, step)
+        bare, blocking = self._contender.block(self._workspace, self._state, step)
+        return {"bare_seconds": bare, "blocking_seconds": blocking}
+
+    def _timed_save(self, step: int) -> dict[str, float]:
         path = self._contender.path(self._workspace)
+        before = path.stat().st_size if self._contender.appends and path.exists() else 0
+        _, times = timed(lambda: self._contender.save(self._workspace, self._state, step))
         # What a save leaves unsynced would be flushed in the middle of the next contender's time.
         sync(path)
         sync(path.parent)
-        return {**times, "bytes": path.stat().st_size}
+        return {**times, "bytes": path.stat().st_size - before}
 
     def load(self, _step: int) -> dict[str, float]:
         """Load, timed."""

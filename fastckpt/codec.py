@@ -68,13 +68,13 @@ class Codec:
         self._decoder = msgspec.msgpack.Decoder(type)
         self._places: Places | None = {}
 
-    def encode(self, obj: Any) -> Encoded:
-        """`obj` as one msgpack document.
+    def encode(self, obj: Any, *, shallow: bool = False) -> Encoded:
+        """`obj` as one msgpack document. `shallow`: the caller has seen to it that it nests at most 256 deep.
 
         Raises `EncodeError` naming the path, the type and the mend; `obj` is never changed. What msgspec refuses and we
         store all the same is remembered by its place, so that the next encode costs little more than one without it.
         """
-        if not stack_is_ample() and not shallow_enough(obj):
+        if not shallow and not stack_is_ample() and not shallow_enough(obj):
             PlainCopy().copy(obj)  # raises, with the path
         try:
             if self._places != {}:

@@ -171,11 +171,21 @@ class Trailer(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A packed record and the checksum of its header, by which later tables name it."""
+    """A packed record in pieces (header, table, frame, trailer), and the checksum of its header, by which later tables name it."""
 
-    data: bytes
+    pieces: tuple[bytes, ...]
     header: RecordHeader
     header_checksum: bytes
+
+    @property
+    def data(self) -> bytes:
+        """The record as it lies in the file."""
+        return b"".join(self.pieces)
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return sum(map(len, self.pieces))
 
 
 def _checksum(data: bytes | memoryview) -> bytes:
@@ -238,7 +248,8 @@ def pack_record(header: RecordHeader, table: Table, chunks: bytes, *, level: int
         zeros=False,
     )
     record = _assemble(header, table_frame, frame)
-    if _ZEROS in record.data:
+    # Every piece begins with a byte that is not zero, so no run of zeros crosses from one into the next.
+    if any(_ZEROS in piece for piece in record.pieces):
         # A reader takes a sector of zeros for one that never reached the disk, unless the record says that it has its own.
         record = _assemble(msgspec.structs.replace(header, zeros=True), table_frame, frame)
     return record
@@ -253,7 +264,7 @@ def _assemble(header: RecordHeader, table_frame: bytes, frame: bytes) -> Record:
     length = len(head) + 8 + len(table_frame) + len(frame) + TRAILER_SIZE
     tail = _TRAILER_LAYOUT.pack(_SKIPPABLE, TRAILER_SIZE - 8, _TRAILER, length, check, b"", b"")[:28]
     trailer = tail + _checksum(tail) + END_MARK
-    return Record(b"".join((head, check, table_frame, frame, trailer)), header, check)
+    return Record((head + check, table_frame, frame, trailer), header, check)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

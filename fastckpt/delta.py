@@ -1,11 +1,9 @@
 """Sticky chunks: what a message shares with the one before it, bytes in, bytes out.
 
-A message is a list of chunks of about 4 KiB. Each of them lies in the frame of the record that introduced it, its *owner*; owners
-are whatever ints the caller names its records by. `diff` finds the chunks of the previous message that are still there, in
-their order and each of them whole, and cuts only what lies between them into new ones. So boundaries stick to content: an
-insertion moves what follows without touching it, and a chunk that does not change is never copied, hashed or compressed again.
-
-Everything is decided by the bytes alone, never by time or chance, so equal inputs give equal chunks.
+A message is a list of chunks of about 4 KiB. Each lies in the frame of the record that introduced it, its *owner*. `diff` finds
+the chunks of the previous message that are still there, in their order and each of them whole, and cuts only what is between
+them into new ones. So boundaries stick to content: an insertion moves what follows without touching it, and what does not
+change is never copied, hashed or compressed again. Equal inputs give equal chunks: bytes decide, never time or chance.
 """
 
 from __future__ import annotations
@@ -14,125 +12,129 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-__all__ = ["CHUNK", "EMPTY", "Chunks", "Difference", "diff", "gather"]
+__all__ = ["CHUNK", "EMPTY", "Chunks", "Difference", "diff"]
 
 #: The size that chunks aim at, in bytes, unless the caller says otherwise.
 CHUNK: Final = 4096
-# A message is about this many chunks at most, whatever its length: the chunks grow instead.
-_MOST_CHUNKS = 16_384
-# How many bytes are searched at most, as a multiple of the larger message; see `_Matcher.find` for what a search costs.
-_BUDGET = 24
-_FEE = 1024  # what setting up a search costs, in bytes that could be searched meanwhile
-_POOR, _POOR_COST, _POOR_WINDOW = 8, 32, 1 << 16  # fewer distinct bytes than this: searching is slow, and finds the wrong place
+# A longer message has larger chunks, not more of them.
+_MOST_CHUNKS = 1 << 14
+
+# What finding chunks may cost in one difference, in bytes searched: so many times the larger message, which counts at least so
+# much. Everything else it does is charged at what could be searched in the time: a call, and searches that are slow for the bytes
+# that are searched: an anchor of few distinct bytes, or one that was found at a wrong place, so that the bytes repeat themselves.
+_BUDGET, _LEAST = 24, 1 << 17
+_CALL, _POOR_COST, _RECURRING_COST = 1 << 13, 32, 16
 _ANCHOR = 256
-_PROBES = 16
-_MARGIN = 16
-_STRETCH = 64
+_POOR, _POOR_WINDOW = 8, 1 << 16  # fewer distinct bytes are poor: they turn up everywhere, so only what is near counts
+_SMALL = 32  # smaller chunks turn up everywhere too
+_HOT = 8  # chunks at either end of a gap that are looked at one by one
+_STRETCH = 64  # chunks compared at once: so few that halving them afterwards finds them in the processor's cache
+
+# Chunks that are kept: the first, the last + 1, and their shift (their place in the new message less that in the old one).
+_Kept = tuple[int, int, int]
 
 
 class Chunks(NamedTuple):
-    """A message and the chunks that it consists of: where each lies, its size and its CRC-32. Never changed once made."""
+    """A message and the chunks that it consists of; never changed once made."""
 
     message: bytes
-    #: Of every chunk of the message, in order.
+    #: Size and CRC-32 of every chunk, in the order of the message.
     sizes: array[int]
     crcs: array[int]
-    #: (owner, first chunk in the owner's frame, count), in the order of the message; adjoining ones are merged.
+    #: Where they are: owner, first chunk in the owner's frame, count; adjoining ones are merged.
     runs: list[tuple[int, int, int]]
 
     def checksums(self) -> bytes:
         """The CRC-32s of all chunks, u32 little-endian each: what the message's digest is made of."""
-        return _little(self.crcs)
+        return _little_endian(self.crcs.tobytes())
 
 
-#: The chunks of no message: a difference from it is a base.
+#: The chunks of no message: the difference from it is a base.
 EMPTY: Final = Chunks(b"", array("I"), array("I"), [])
 
 
 class Difference(NamedTuple):
-    """A message as chunks of earlier records and new ones: what a record's table and frame are made of."""
+    """A message as chunks of earlier records and new ones: all that the table and the frame of its record are made of."""
 
-    #: The new message; the next one is compared with it, once this one is in the file.
+    #: The new message; the next one is compared with it, once its record is in the file.
     chunks: Chunks
-    #: The other records that the message touches; empty: the record is a base.
+    #: The other owners that the message touches. None: the record is a base.
     touched: list[int]
-    #: Flat, three numbers a run: 0 for this record or k for the k-th of `touched`, first chunk in it, count.
+    #: Three numbers a run: 0 for this record or k for the k-th of `touched`, first chunk in it, count.
     runs: list[int]
-    #: Sizes and CRC-32s of the new chunks, u32 little-endian each, and the new chunks themselves, concatenated.
+    #: Sizes and CRC-32s of the new chunks, u32 little-endian each, and the new chunks, concatenated.
     sizes: bytes
     crcs: bytes
     content: bytes
-    #: The size that was aimed at, and how many bytes were searched for chunks that had moved.
+    #: The size that the new chunks aimed at.
     chunk: int
-    searched: int
 
 
 def diff(old: Chunks, new: bytes, owner: int, *, chunk: int = CHUNK) -> Difference:
-    """`new` in terms of `old`; `owner` names the record that will hold the new chunks, and owns none of the old ones.
+    """`new` in terms of `old`. `owner` is the int by which the caller names the record that will hold the new chunks.
 
-    `diff(EMPTY, new, owner)` makes a base. So does every other one that would leave the message in more than four times as many
-    chunks as its length asks for: whether a record is a base is told by `touched` alone.
+    `diff(EMPTY, new, owner)` makes a base. So does any other one that would leave the message in more than four times the chunks
+    that its length asks for (`touched` is empty then).
+
+    Raises `ValueError` for a `chunk` below 64, or an `owner` that has chunks in `old` already.
     """
     if chunk < 64:
-        raise ValueError(f"a chunk of {chunk} bytes is too small: expected at least 64")
+        raise ValueError(f"a chunk of {chunk} bytes is too small, the least is 64")
+    if owner in {run[0] for run in old.runs}:
+        raise ValueError(f"{owner} owns chunks of the previous message already")
     aim = max(chunk, -(-len(new) // _MOST_CHUNKS))
-    matcher = _Matcher(old, new, aim)
-    difference = _Cutter(matcher, owner).cut(matcher.kept())
-    if difference.touched and len(difference.chunks.sizes) > 4 * (len(new) // aim) + 16:
+    made = _Cutter(_Matcher(old, new, aim), owner).cut()
+    if made.touched and _crowded(made.chunks.sizes, new, aim, 4):
         return diff(EMPTY, new, owner, chunk=chunk)
-    return difference
+    return made
 
 
-def gather(message: bytes, runs: list[tuple[int, int, int]], columns: Mapping[int, tuple[bytes, bytes]]) -> Chunks:
-    """The chunks of a message that was read: `columns` has the sizes and CRC-32s (u32 little-endian each) of every owner's frame.
-
-    Raises `IndexError` or `KeyError` when the runs name what is not there, `ValueError` when they do not sum to the message.
-    """
-    sizes, crcs = array("I"), array("I")
-    for owner, first, count in runs:
-        for column, data in zip((sizes, crcs), columns[owner], strict=True):
-            piece = data[4 * first : 4 * (first + count)]
-            if len(piece) != 4 * count:
-                raise IndexError(f"record {owner} has no chunks {first} to {first + count - 1}")
-            column.frombytes(_swapped(piece))
-    if sum(sizes) != len(message):
-        raise ValueError(f"the runs sum to {sum(sizes)} bytes, the message has {len(message)}")
-    return Chunks(message, sizes, crcs, list(runs))
+def _crowded(chunks: array[int], message: bytes, aim: int, times: int) -> bool:
+    """Whether there are more chunks than `times` what the length of the message asks for, give or take a few."""
+    return len(chunks) > times * (len(message) // aim) + 16
 
 
-def _little(numbers: array[int]) -> bytes:
-    return _swapped(numbers.tobytes())
-
-
-def _swapped(data: bytes) -> bytes:
+def _little_endian(numbers: bytes) -> bytes:
+    """u32 in the file's order, of ones in the machine's."""
     if sys.byteorder == "little":
-        return data
-    numbers = array("I", data)
-    numbers.byteswap()
-    return numbers.tobytes()
+        return numbers
+    swapped = array("I", numbers)
+    swapped.byteswap()
+    return swapped.tobytes()
 
 
 class _Matcher:
-    """Where chunks of the old message are in the new one.
-
-    A place is told by a *shift*: position in the new message less position in the old. `start[i]` is where chunk i begins.
-    """
+    """Finds chunks of the old message in the new one. `start[i]` is where chunk i begins in the old message."""
 
     def __init__(self, old: Chunks, new: bytes, aim: int) -> None:
         self.old, self.new, self.aim = old, new, aim
         self.view = memoryview(old.message)
         self.start = list(accumulate(old.sizes, initial=0))
-        self.budget = _BUDGET * max(len(new), len(old.message))
-        self.searched = 0
+        self.budget = _BUDGET * max(len(new), len(old.message), _LEAST)
+
+    def kept(self) -> list[_Kept]:
+        """What is kept, in order; the first begins both messages and the last ends them, and these two may be empty."""
+        last, limit = len(self.old.sizes), len(self.new)
+        i = self.forward(0, last, 0, limit)
+        kept, position = [(0, i, 0)], self.start[i]
+        # What the ends share needs no search. Between them, each place where the messages part is looked at in its turn.
+        shift = limit - self.start[last]
+        end = self.backward(i, last, shift, position)
+        limit = self.start[end] + shift
+        while i < end and position < limit and (found := self.resume(i, end, position, limit)):
+            k, at = found
+            first, i = self.backward(i, k, at, position), self.forward(k, end, at, limit)
+            kept.append((first, i, at))
+            position = self.start[i] + at
+        return [*kept, (end, last, shift)]
 
     def forward(self, i: int, end: int, shift: int, limit: int) -> int:
-        """The first chunk, from i on and before `end`, that is not at `shift` and before `limit` in the new message.
+        """The first chunk from i on, at most `end`, that is not at `shift`, or not wholly before `limit`, in the new message.
 
-        Ever longer stretches are compared; the one that differs is halved. `startswith` is a memcmp that copies nothing.
+        Ever longer stretches are compared, then the one that differs is halved. `startswith` is one memcmp, without a copy.
         """
         start, step, growing = self.start, 1, True
         end = min(end, bisect_right(start, limit - shift) - 1)
@@ -146,7 +148,7 @@ class _Matcher:
         return i
 
     def backward(self, i: int, end: int, shift: int, limit: int) -> int:
-        """The first of the chunks just before `end`, none of them before i, that are at `shift` and from `limit` on."""
+        """The first of the chunks before `end`, at least i, that are all at `shift`, from `limit` on, in the new message."""
         start, step, growing = self.start, 1, True
         i = max(i, bisect_left(start, limit - shift))
         while step and i < end:
@@ -158,203 +160,202 @@ class _Matcher:
             step = min(2 * step, _STRETCH) if growing else step // 2
         return end
 
-    def kept(self) -> list[tuple[int, int, int]]:
-        """(first chunk, last + 1, shift) of what is kept, in order, the last one ending both messages (and perhaps empty)."""
-        last, limit = len(self.old.sizes), len(self.new)
-        i = self.forward(0, last, 0, limit)
-        kept = [(0, i, 0)]
-        position = self.start[i]
-        # What the ends share needs no search. Between them, each place where the messages differ is looked at in its turn.
-        shift = limit - self.start[last]
-        end = self.backward(i, last, shift, position)
-        limit = self.start[end] + shift
-        while i < end and position < limit:
-            found = self.resume(i, end, position, limit)
-            if found is None:
-                break
-            k, at = found
-            first = self.backward(i, k, at, position)
-            i = self.forward(k, end, at, limit)
-            kept.append((first, i, at))
-            position = self.start[i] + at
-        kept.append((end, last, shift))
-        return kept
-
     def resume(self, i: int, end: int, position: int, limit: int) -> tuple[int, int] | None:
-        """A chunk of i to `end` - 1 that is in the new message between `position` and `limit`, and its shift; None: there is none.
+        """A chunk of i to `end` - 1 that is in the new message between `position` and `limit`, and its shift; None: none is.
 
-        Chunk i is not at `position`. What is near comes first, in windows that double on both sides.
+        The messages part at chunk i and `position`. What is near comes first, in windows that double on both sides.
         """
-        start, view, new = self.start, self.view, self.new
-        shift, window, looked, seen = position - start[i], 4 * self.aim, position, i
-        near = [k for k in (i + 1, i + 2) if k < end] + [i]
+        start, aim = self.start, self.aim
+        shift, window, seen, searched = position - start[i], 4 * aim, i, position
+        following = [k for k in (i + 1, i + 2) if k < end] + [i]
+        self.budget -= 12 * _CALL  # for what is done about a gap besides
         while self.budget > 0:
-            reach = min(bisect_right(start, start[i] + window), end)
+            reach, near = min(bisect_right(start, start[i] + window), end), window <= 16 * aim
             ahead = range(seen + 1, reach)
-            # Most changes keep the length: what comes after is where it was, and looking at one place costs next to nothing.
+            # Most changes keep the length, or insert or remove a little;
             for k in ahead[:: max(1, len(ahead) // 16)]:
-                self.budget -= _FEE // 4
-                if start[k + 1] + shift <= limit and new.startswith(view[start[k] : start[k + 1]], start[k] + shift):
+                self.budget -= _CALL // 8
+                at = start[k] + shift
+                if start[k + 1] + shift <= limit and self.new.startswith(self.view[start[k] : start[k + 1]], at):
                     return k, shift
-            # Or a little was inserted or removed,
-            if window <= 16 * self.aim:
-                for k in ahead:
-                    if (at := self.find(k, max(position, start[k] + shift - self.aim // 2), start[k + 1] + shift + self.aim // 2, limit)) >= 0:
-                        return k, at - start[k]
-            # or much inserted,
-            for k in near:
-                if (at := self.find(k, max(position, looked - _ANCHOR), position + window, limit)) >= 0:
+                if near and (at := self.find(k, max(position, at - aim // 2), start[k + 1] + shift + aim // 2, limit)) >= 0:
+                    return k, at - start[k]
+            # or much was inserted,
+            for k in following:
+                if (at := self.find(k, max(position, searched - _ANCHOR), position + window, limit)) >= 0:
                     return k, at - start[k]
             # or much removed.
             for k in (*ahead[-1:], *ahead[len(ahead) // 2 : -1][:1]):
                 if (at := self.find(k, position, position + window + window // 4, limit)) >= 0:
                     return k, at - start[k]
             if window >= max(limit - position, start[end] - start[i]):
-                return None
-            looked, seen, window = position + window, max(seen, reach - 1), 2 * window
+                break
+            seen, searched, window = max(seen, reach - 1), position + window, 2 * window
         return None
 
     def find(self, k: int, low: int, high: int, limit: int) -> int:
-        """Where chunk k begins in the new message, from `low` on and before `high`, all of it before `limit`; -1: nowhere.
+        """Where chunk k is in the new message, from `low` on and before `high`, all of it before `limit`; -1: nowhere.
 
-        Bytes are looked for by the first `_ANCHOR` of the chunk, which is faster than by all of it, unless that finds the
-        wrong place.
+        First by its anchor, for setting up a search takes the longer the more is searched for; then, unless that was the
+        place, by all of it.
         """
-        begin, size = self.start[k], self.start[k + 1] - self.start[k]
-        anchor = self.view[begin : begin + min(size, _ANCHOR)]
-        high = min(high, limit)
-        cost = 1
+        chunk = self.view[self.start[k] : self.start[k + 1]]
+        anchor, high, cost, fee = chunk[:_ANCHOR], min(high, limit), 1, _CALL
+        if len(chunk) < _SMALL:
+            return -1
         if len(set(anchor[::5])) < _POOR:
             cost, high = _POOR_COST, min(high, low + _POOR_WINDOW)
-        chunk = self.view[begin : begin + size]
-        for needle, fee in ((anchor, _FEE), (chunk, 4 * _FEE)):
+        for needle in (anchor, chunk):
             self.budget -= fee
-            high = min(high, low + max(self.budget, 0) // cost)
+            high = min(high, low + self.budget // cost)
             if high - low < len(needle):
-                return -1
+                break
             at = self.new.find(needle, low, high)
-            looked = (high if at < 0 else at) - low
-            self.searched += looked
-            self.budget -= cost * looked
-            if at < 0 or at + size > limit:
-                return -1
+            self.budget -= cost * ((high if at < 0 else at) - low)
+            if at < 0 or at + len(chunk) > limit:
+                break
             if self.new.startswith(chunk, at):
                 return at
-            low = at + 1
+            low, cost, fee = at + 1, max(cost, _RECURRING_COST), 8 * _CALL
         return -1
 
 
 class _Cutter:
-    """Puts a difference together: kept chunks are copied as whole runs, and what lies between them is cut."""
+    """Makes the difference: kept chunks are copied as whole runs, and what is between them is cut."""
 
     def __init__(self, matcher: _Matcher, owner: int) -> None:
         self.matcher, self.owner = matcher, owner
-        self.ends = list(accumulate(count for _, _, count in matcher.old.runs))
-        self.sizes, self.crcs = array("I"), array("I")
+        self.ends = list(accumulate(run[2] for run in matcher.old.runs))
+        self.sizes, self.crcs, self.new_sizes, self.new_crcs = array("I"), array("I"), array("I"), array("I")
         self.runs: list[tuple[int, int, int]] = []
-        self.new_sizes, self.new_crcs = array("I"), array("I")
 
-    def cut(self, kept: list[tuple[int, int, int]]) -> Difference:
-        matcher, start = self.matcher, self.matcher.start
-        new = memoryview(matcher.new)
+    def cut(self) -> Difference:
+        """The difference."""
+        matcher, start, new, position = self.matcher, self.matcher.start, memoryview(self.matcher.new), 0
         content: list[memoryview] = []
+        kept = matcher.kept()
         seams = self.seams(kept)
-        position = 0
-        for first, last, shift in self.absorbed(kept):
-            begin = start[first] + shift
-            if begin > position:
-                self.fresh(new, [position, *seams[bisect_right(seams, position) : bisect_left(seams, begin)], begin])
+        for first, last, shift in self.absorb(kept):
+            if (begin := start[first] + shift) > position:
+                self.add(new, [position, *seams[bisect_right(seams, position) : bisect_left(seams, begin)], begin])
                 content.append(new[position:begin])
-            self.keep(first, last)
+            if first < last:
+                self.keep(first, last)
             position = start[last] + shift
         numbers = {self.owner: 0}
         flat: list[int] = []
         for owner, first, count in self.runs:
             flat += (numbers.setdefault(owner, len(numbers)), first, count)
-        chunks = Chunks(matcher.new, self.sizes, self.crcs, self.runs)
-        columns = _little(self.new_sizes), _little(self.new_crcs)
-        return Difference(chunks, [*numbers][1:], flat, *columns, b"".join(content), matcher.aim, matcher.searched)
+        columns = _little_endian(self.new_sizes.tobytes()), _little_endian(self.new_crcs.tobytes())
+        return Difference(Chunks(matcher.new, self.sizes, self.crcs, self.runs), list(numbers)[1:], flat, *columns, b"".join(content), matcher.aim)
 
-    def absorbed(self, kept: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """`kept` without the small chunks that border on a gap at least as large: they go into it.
+    def absorb(self, kept: list[_Kept]) -> list[_Kept]:
+        """Without the small chunks at a gap that has grown and is as large as they are: they become part of it.
 
-        So what grows by a little at a time is rewritten in steps of 1, 2, 4, 8 …: a logarithm of times, and as few chunks.
+        So what grows by a little at a time is rewritten at 1, 2, 4, 8 … times the size: seldom enough, and in few chunks.
         """
         start, sizes, most = self.matcher.start, self.matcher.old.sizes, self.matcher.aim // 2
-        result: list[tuple[int, int, int]] = []
+        result: list[_Kept] = []
         for first, last, shift in kept:
             while True:
                 before = result[-1] if result else (0, 0, 0)
                 gap = start[first] + shift - start[before[1]] - before[2]
-                room = min(gap, most - gap)
+                room = min(gap, most - gap) if shift > before[2] else 0
                 if before[0] < before[1] and sizes[before[1] - 1] <= room:
-                    result[-1] = (before[0], before[1] - 1, before[2])
-                    if before[1] - 1 == before[0]:
-                        result.pop()
+                    result.pop()
+                    if before[0] < before[1] - 1:
+                        result.append((before[0], before[1] - 1, before[2]))
                 elif first < last and sizes[first] <= room:
-                    first += 1  # noqa: PLW2901
+                    first += 1  # noqa: PLW2901 (the range shrinks)
                 else:
                     break
             if first < last or last == len(sizes):
                 result.append((first, last, shift))
         return result
 
-    def seams(self, kept: list[tuple[int, int, int]]) -> list[int]:
-        matcher, aim = self.matcher, self.matcher.aim
-        view, new, start = matcher.view, matcher.new, matcher.start
-        seams = []
-        for (_, i, before), (j, _, after) in pairwise([(0, 0, 0), *kept]):
-            low, high, begin, end = start[i], start[j], start[i] + before, start[j] + after
-            step, count = aim // 2, min(high - low, end - begin)
-            head = tail = 0
-            while step >= aim // 64:
+    def seams(self, kept: list[_Kept]) -> list[int]:
+        """Where to cut inside of new bytes: around what differs from the old ones that they replace.
+
+        What changes once often changes again, and then only the piece in the middle has to be written.
+        """
+        matcher, new, view, start = self.matcher, self.matcher.new, self.matcher.view, self.matcher.start
+        unit, seams = max(1, matcher.aim // 256), list[int]()
+        if _crowded(matcher.old.sizes, new, matcher.aim, 2):
+            return seams
+        for (_, first, before), (last, _, after) in pairwise(kept):
+            i, j, begin, end = first, last, start[first] + before, start[last] + after
+            left, right, cuts = begin, end, set[int]()
+            # Chunks that changed in place, from either side: they end, or begin, as they did.
+            while i < min(j, first + _HOT):
+                upto = left + start[i + 1] - start[i]
+                short = min(unit, upto - left)
+                if upto > right or not new.startswith(view[start[i + 1] - short : start[i + 1]], upto - short):
+                    break
+                cuts |= self.around(start[i], start[i + 1], left, upto)
+                i, left = i + 1, upto
+            while max(i, last - _HOT) < j:
+                upto = right - start[j] + start[j - 1]
+                if upto < left or not new.startswith(view[start[j - 1] : min(start[j - 1] + unit, start[j])], upto):
+                    break
+                cuts |= self.around(start[j - 1], start[j], upto, right)
+                j, right = j - 1, upto
+            if i < j:
+                cuts |= self.around(start[i], start[j], left, right)
+            seams += sorted(cuts - {begin, end})
+        return seams
+
+    def around(self, low: int, high: int, begin: int, end: int) -> set[int]:
+        """Where to cut the new bytes from `begin` to `end`, which replace the old ones from `low` to `high`; both ends included."""
+        new, view, aim, unit = self.matcher.new, self.matcher.view, self.matcher.aim, max(1, self.matcher.aim // 256)
+        head, tail, count, least = 0, 0, min(high - low, end - begin), aim // 16 + unit
+        if count >= least and new.startswith(view[low : low + least], begin):
+            head, step = least, aim
+            while step >= unit:
                 if head + step <= count and new.startswith(view[low + head : low + head + step], begin + head):
                     head += step
                 step //= 2
-            step, count = aim // 2, count - head
-            while step >= aim // 64:
-                if tail + step <= count and new.startswith(view[high - tail - step : high - tail], end - tail - step):
+        if count - head >= least and new.startswith(view[high - least : high], end - least):
+            tail, step = least, aim
+            while step >= unit:
+                if head + tail + step <= count and new.startswith(view[high - tail - step : high - tail], end - tail - step):
                     tail += step
                 step //= 2
-            if head - _MARGIN >= aim // 8:
-                seams.append(begin + head - _MARGIN)
-            if tail - _MARGIN >= aim // 8:
-                seams.append(end - tail + _MARGIN)
-        return seams
+        # A little more than what differs, for it may differ a little more the next time (a counter's carry). And two places
+        # that change in one chunk part at once when there is a cut between them: hence one in the middle.
+        a = begin + head - unit if head else begin
+        b = end - tail + unit if tail else end
+        return {begin, a, (a + b) // 2, b, end} if aim // 4 < b - a <= 3 * aim // 2 else {begin, a, b, end}
 
-    def fresh(self, new: memoryview, places: list[int]) -> None:
-        """New chunks between `places`."""
-        first, aim = len(self.new_sizes), self.matcher.aim
+    def add(self, new: memoryview, places: list[int]) -> None:
+        """New chunks from the first to the last of `places`, cut there and, evenly, where that leaves too much."""
+        count, aim = len(self.new_sizes), self.matcher.aim
         for low, high in pairwise(places):
-            count = max(1, (2 * (high - low) + aim) // (2 * aim))
-            for begin, end in pairwise([low + (high - low) * n // count for n in range(count + 1)]):
+            pieces = max(1, (2 * (high - low) + aim) // (2 * aim))
+            for begin, end in pairwise([low + (high - low) * n // pieces for n in range(pieces + 1)]):
                 self.new_sizes.append(end - begin)
                 self.new_crcs.append(zlib.crc32(new[begin:end]))
-        self.sizes += self.new_sizes[first:]
-        self.crcs += self.new_crcs[first:]
-        self.run(self.owner, first, len(self.new_sizes) - first)
+        self.sizes += self.new_sizes[count:]
+        self.crcs += self.new_crcs[count:]
+        self.run(self.owner, count, len(self.new_sizes) - count)
 
     def keep(self, i: int, j: int) -> None:
-        """Old chunks i to j - 1, with as little work for many as for one."""
-        if i == j:
-            return
-        old, ends = self.matcher.old, self.ends
+        """Old chunks i to j - 1: slices, however many they are."""
+        old, a, b = self.matcher.old, bisect_right(self.ends, i), bisect_left(self.ends, j)
         self.sizes += old.sizes[i:j]
         self.crcs += old.crcs[i:j]
-        a, b = bisect_right(ends, i), bisect_left(ends, j)
         owner, first, count = old.runs[a]
-        skipped = i - (ends[a] - count)
-        self.run(owner, first + skipped, min(j, ends[a]) - i)
-        if a < b:
-            self.runs += old.runs[a + 1 : b]
-            owner, first, count = old.runs[b]
-            self.run(owner, first, j - (ends[b] - count))
+        skipped = i - self.ends[a] + count
+        if a == b:
+            self.run(owner, first + skipped, j - i)
+            return
+        self.run(owner, first + skipped, count - skipped)
+        self.runs += old.runs[a + 1 : b]
+        owner, first, count = old.runs[b]
+        self.run(owner, first, j - self.ends[b] + count)
 
     def run(self, owner: int, first: int, count: int) -> None:
         """One more run, merged with the last one where it goes on."""
-        if self.runs:
-            before = self.runs[-1]
-            if before[0] == owner and before[1] + before[2] == first:
-                self.runs[-1] = (owner, before[1], before[2] + count)
-                return
-        self.runs.append((owner, first, count))
+        if self.runs and (last := self.runs[-1])[0] == owner and last[1] + last[2] == first:
+            self.runs[-1] = (owner, last[1], last[2] + count)
+        else:
+            self.runs.append((owner, first, count))

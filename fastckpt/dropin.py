@@ -7,12 +7,8 @@ value and type, what the replaced module would have read back from its JSON; wha
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import enum
 import json
-import types
-from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter, itemgetter
+from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Any, Generic, NamedTuple
@@ -24,9 +20,10 @@ from . import file
 from .codec import Codec, Encoded, convert
 from .container import Source
 from .errors import CheckpointError, CheckpointWarning, ConflictError, EncodeError, MissingFieldError, NotFoundError, SchemaError
+from .jsonable import LEAVES, RefusedError, a_type, is_plain, plain
 from .schema import EditT, ProbationT, Progress, SystemPackT, ToolPackT, TrainState
 from .storage import DISK, Storage, remove
-from .tree import MAX_DEPTH, abridged, difference, fields_of, path_text, type_name
+from .tree import abridged, difference, fields_of, path_text, type_name
 from .twin import from_json
 
 __all__ = [
@@ -103,14 +100,14 @@ def _fields(state: Any) -> dict[str, Any]:
     for name in (*_LISTS_BY_TASK, *_BY_TASK):
         held = fields[name]
         if not hasattr(held, "items"):
-            raise EncodeError(f"expected a dict, got {_a(held)}", where=f"$.state.{name}", remedy="make it a dict by task type")
-        fields[name] = held = held if type(held) is dict else dict(held.items())
+            raise EncodeError(f"expected a dict, got {a_type(held)}", where=f"$.state.{name}", remedy="make it a dict by task type")
+        fields[name] = held = dict(held.items())  # a snapshot, which no other thread can change under the loops below
         if name in _BY_TASK:
             _require_records(held.items(), "state", name)
             continue
-        fields[name] = held = {key: _list(items, "state", name, key) for key, items in held.items()}
         for key, items in held.items():
-            _require_records(enumerate(items), "state", name, key)
+            held[key] = _list(items, "state", name, key)
+            _require_records(enumerate(held[key]), "state", name, key)
     return fields
 
 
@@ -120,7 +117,7 @@ def _list(items: Any, *steps: object) -> list[Any]:
     try:
         return list(items)
     except TypeError:
-        raise EncodeError(f"expected a list, got {_a(items)}", where=path_text(steps), remedy="make it a list of dataclasses") from None
+        raise EncodeError(f"expected a list, got {a_type(items)}", where=path_text(steps), remedy="make it a list of dataclasses") from None
 
 
 def _require_records(items: Iterable[tuple[Any, Any]], *steps: object) -> None:
@@ -128,7 +125,7 @@ def _require_records(items: Iterable[tuple[Any, Any]], *steps: object) -> None:
     for step, item in items:
         if not isinstance(item, dict) and not hasattr(type(item), "__dataclass_fields__"):
             where = path_text([*steps, step])
-            raise EncodeError(f"expected a dataclass, got {_a(item)}", where=where, remedy="put the application's own object there")
+            raise EncodeError(f"expected a dataclass, got {a_type(item)}", where=where, remedy="put the application's own object there")
 
 
 def deserialize_state_fields(
@@ -141,8 +138,9 @@ def deserialize_state_fields(
 ) -> dict[str, Any]:
     """The 14 fields of a loaded state (`load_checkpoint(...)["state"]`), with objects of the application's classes and the set again.
 
-    The classes are dataclasses or Structs, whatever classes they hold are revived too; `dict` keeps the records of a place as they
-    are. Values must fit the annotations. `__post_init__` runs, `__init__` does not.
+    The classes are dataclasses or Structs; whatever classes they hold are revived too, and `dict` keeps the records of a place as
+    they are. Values must fit the annotations, which also turn back what JSON could not say: an int for a float, number keys,
+    tuples, sets, Enums. `__post_init__` runs, `__init__` does not.
 
     Raises `TypeError` naming the keywords that are not given, `MissingFieldError` (a `KeyError`) for a field that is not there,
     also where the class has a default, and `SchemaError` (a `ValueError`) for a value that does not fit or a key that no field takes.
@@ -154,7 +152,7 @@ def deserialize_state_fields(
     _require(d, _PERSISTED, "$.state", "")
     fields = {name: d[name] for name in _PERSISTED}
     try:
-        revived = _revive(d, _Records[rejected_edit, probation, system_pack, tool_pack])
+        revived = _revive(d, _Revived[rejected_edit, probation, system_pack, tool_pack])
         fields.update({name: getattr(revived, name) for name in _RECORDS})
         for name in _RECORDS:
             _require_fields(d[name], fields[name], [name])
@@ -167,7 +165,7 @@ def deserialize_state_fields(
     return fields
 
 
-class _Records(msgspec.Struct, Generic[EditT, ProbationT, SystemPackT, ToolPackT]):
+class _Revived(msgspec.Struct, Generic[EditT, ProbationT, SystemPackT, ToolPackT]):
     """The fields of a state that hold the application's objects; the others are taken as they are."""
 
     rejected_buffer: dict[str, list[EditT]]
@@ -190,7 +188,7 @@ def _revive(plain: Any, type: Any, *steps: object) -> Any:
 def _revive_pending(probation: Any, cls: Any, steps: list[object]) -> None:
     """`pending_edits` of one probation, where its annotation is too loose for msgspec to know what it holds."""
     edits = getattr(probation, "pending_edits", None)
-    if cls is dict or type(edits) is not list:
+    if type(edits) is not list:
         return
     for index, item in enumerate(edits):
         if type(item) is dict:
@@ -202,15 +200,14 @@ def _require_fields(plain: Any, revived: Any, steps: list[object]) -> None:
     """Wherever a dict became an object: its keys are exactly the fields, so that nothing was dropped or made up."""
     names = fields_of(revived)
     if isinstance(plain, dict) and names is not None:
-        saved = names
-        known = set(names)
+        saved, known = names, set(names)
         if isinstance(revived, msgspec.Struct):
             saved = revived.__struct_encode_fields__
-            known = {*saved, revived.__struct_config__.tag_field or saved[0]} if saved else {revived.__struct_config__.tag_field or ""}
+            known = {*saved, revived.__struct_config__.tag_field or ""}
         what = type_name(type(revived))
         if extra := plain.keys() - known:
-            raise SchemaError(f"the saved key {abridged(min(extra))} is no field of {what}", where=path_text(steps),
-                              remedy="add the field to the class, or take the key out of the dict first")
+            fact = f"the saved key {abridged(min(extra, key=str))} is no field of {what}"
+            raise SchemaError(fact, where=path_text(steps), remedy="add the field to the class, or take the key out of the dict first")
         for name, key in zip(names, saved, strict=True):
             if key not in plain:
                 raise MissingFieldError(key, where=path_text(steps), remedy=f"if {what} has gained it since, put it into the dict first")
@@ -325,10 +322,8 @@ def load_checkpoint(workspace_dir: PathType, *, storage: Storage = DISK) -> dict
         steps = f"{first.step!r}" if first.step == second.step else f"{first.step!r} and {second.step!r}"
         raise ConflictError(f"two checkpoints of step {steps} with different content", paths=paths, remedy="move away the one that is wrong")
     older, newer = sorted(sound, key=lambda item: item.step)
-    warn(
-        f"two checkpoints: going on from step {newer.step} in {newer.path}; step {older.step} in {older.path} is ignored: remove it",
-        CheckpointWarning, stacklevel=2,
-    )  # fmt: skip
+    text = f"two checkpoints: going on from step {newer.step} in {newer.path}; step {older.step} in {older.path} is ignored: remove it"
+    warn(text, CheckpointWarning, stacklevel=2)
     return newer.payload
 
 
@@ -356,8 +351,8 @@ def _checkpoint(document: file.Document) -> _Checkpoint | CheckpointError:
         _require(payload, ("schema_version",), "$", path)
         version = payload["schema_version"]
         if type(version) is not int or version != CHECKPOINT_SCHEMA_VERSION:
-            raise SchemaError(f"unknown schema version {abridged(version)}, this module knows {CHECKPOINT_SCHEMA_VERSION}", where="$.schema_version",
-                              path=path, remedy="load it with the version of the program that wrote it")
+            fact = f"unknown schema version {abridged(version)}, this module knows {CHECKPOINT_SCHEMA_VERSION}"
+            raise SchemaError(fact, where="$.schema_version", path=path, remedy="load it with the version of the program that wrote it")
         _require(payload, _PAYLOAD, "$", path)
         _require(payload["progress"], _PROGRESS, "$.progress", path)
         _require(payload["state"], _PERSISTED, "$.state", path)
@@ -369,7 +364,7 @@ def _checkpoint(document: file.Document) -> _Checkpoint | CheckpointError:
 def _require(plain: Any, keys: tuple[str, ...], where: str, path: str) -> None:
     """`plain` is a dict with all of `keys`."""
     if not isinstance(plain, dict):
-        raise SchemaError(f"expected a dict, got {_a(plain)}", where=where, path=path, remedy="check that this is a checkpoint of this program")
+        raise SchemaError(f"expected a dict, got {a_type(plain)}", where=where, path=path, remedy="check that this is a checkpoint of this program")
     for key in keys:
         if key not in plain:
             raise MissingFieldError(key, where=where, path=path, remedy="the checkpoint is incomplete: restore it from a backup")
@@ -393,233 +388,39 @@ def remove_checkpoint(workspace_dir: PathType, *, storage: Storage = DISK) -> No
     remove(ours, storage=storage)
 
 
-# --- what JSON can say -------------------------------------------------------------------------------------------------
-
-_LEAVES: frozenset[type] = frozenset({str, int, float, bool, types.NoneType})
-_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
-
-
-class _RefusedError(Exception):
-    """What cannot be saved; on the way out it gathers the steps and the containers that lead to it, innermost first."""
-
-    def __init__(self, fact: str, mend: str, *steps: object) -> None:
-        super().__init__(fact)
-        self.fact, self.mend = fact, mend
-        self.steps = list(steps)
-        self.chain: list[object] = []
-
-    def explained(self) -> EncodeError:
-        """With the path; of a cycle, with the place where it closes and the one that it comes back to."""
-        steps, chain = self.steps[::-1], self.chain[::-1]
-        if self.fact is not _TOO_DEEP:
-            return EncodeError(self.fact, where=path_text(steps), remedy=self.mend)
-        above = len(steps) - len(chain) + 1  # steps that lead to the first container of the chain
-        seen: dict[int, int] = {}
-        for index, container in enumerate(chain):
-            first = seen.setdefault(id(container), index)
-            if first != index:
-                fact = f"the state contains itself: this is `{path_text(steps[: above + first])}` again"
-                return EncodeError(fact, where=path_text(steps[: above + index]), remedy="break the cycle before saving")
-        return EncodeError(self.fact, where=path_text(steps[:8]) + "…", remedy=self.mend)
+# --- what is written ---------------------------------------------------------------------------------------------------
 
 
 def _encode(payload: dict[str, Any]) -> Encoded:
-    encoded = _CODEC.encode(_walked(payload, _LEAVES))
+    encoded = _CODEC.encode(_walked(payload), shallow=True)  # the walk has looked at the depth
     if encoded.has_ext:
-        _walked(payload, _LEAVES - {int})  # there may be an integer that JSON cannot say; nearly never, so not looked for before
+        _walked(payload, LEAVES - {int})  # there may be an integer that JSON cannot say; nearly never, so not looked for before
     return encoded
 
 
-def _walked(payload: dict[str, Any], leaves: frozenset[type]) -> dict[str, Any]:
-    """`payload` as msgspec writes it just as JSON would: the application's own objects, and copies only where something is odd."""
+def _walked(payload: dict[str, Any], leaves: frozenset[type] | None = None) -> dict[str, Any]:
+    """`payload` as msgspec writes it just as JSON would: the application's own objects, and copies only where something is odd.
+
+    With `leaves` every value of another type is looked at one by one.
+    """
     fields = payload["state"]
+    # The records separately, for only there may dataclasses be; their places keep the order.
+    rest = {**payload, "state": {**fields, **dict.fromkeys(_RECORDS)}}
     try:
-        # The records separately, for only there may dataclasses be; their places keep the order.
-        result = dict(_plain({**payload, "state": {**fields, **dict.fromkeys(_RECORDS)}}, dict, 1, False, leaves))
+        if leaves is None and is_plain(rest, dict, 1, False) and all(is_plain(fields[name], type(fields[name]), 3, True) for name in _RECORDS):
+            return payload
+        result = dict(plain(rest, dict, 1, False, leaves or LEAVES))
         result["state"] = dict(result["state"])
         for name in _RECORDS:
             try:
-                result["state"][name] = _plain(fields[name], type(fields[name]), 3, True, leaves)
-            except _RefusedError as error:
+                result["state"][name] = plain(fields[name], type(fields[name]), 3, True, leaves or LEAVES)
+            except RefusedError as error:
                 error.steps += [name, "state"]
                 raise
-    except _RefusedError as error:
+    except RefusedError as error:
         raise error.explained() from None
     except RecursionError:
         raise EncodeError("no stack left to walk the state", remedy="save from a shallower call, or raise sys.setrecursionlimit") from None
     except RuntimeError as error:  # "dictionary changed size during iteration"
         raise EncodeError(f"another thread changed the state meanwhile ({error})", remedy="hold a lock around changes and saves") from error
     return result
-
-
-def _plain(value: Any, kind: type, depth: int, records: bool, leaves: frozenset[type]) -> Any:
-    """`value` itself where msgspec writes it as JSON would, else what stands for it.
-
-    Exact types decide, for msgspec and JSON see subclasses differently. `records` says whether dataclasses may be here.
-    """
-    original, item = value, _NOTHING
-    changed: dict[int, Any] | None = None  # by identity: a place is looked for only once something was found there
-    try:
-        items: Iterable[Any]
-        if kind is dict:
-            for key in value:
-                if type(key) is not str:
-                    value = _with_text_keys(value)
-                    break
-            items = value.values()
-        elif kind is list or kind is tuple:
-            items = value
-        elif records and hasattr(kind, "__dataclass_fields__"):
-            value, items = _record(value, kind)
-        else:
-            value = _exact(value)
-            if (kind := type(value)) in _LEAVES:
-                return value
-            items = value.values() if kind is dict else value
-        if depth > MAX_DEPTH:
-            raise _RefusedError(_TOO_DEEP, "flatten the state")
-        for item in items:
-            inner = type(item)
-            if inner not in leaves and (new := _plain(item, inner, depth + 1, records, leaves)) is not item:
-                if changed is None:
-                    changed = {}
-                changed[id(item)] = new
-    except _RefusedError as error:
-        if item is not _NOTHING:
-            error.steps.append(next((step for step, found in _pairs(value, kind) if found is item), "?"))
-        error.chain.append(original)
-        raise
-    if changed is None:
-        return value
-    if kind is list or kind is tuple:
-        return [changed.get(id(item), item) for item in value]
-    return {step: changed.get(id(item), item) for step, item in _pairs(value, kind)}
-
-
-_CONTAINERS = frozenset({dict, list, tuple})
-_NOTHING = object()
-
-
-def _pairs(value: Any, kind: type) -> Iterable[tuple[Any, Any]]:
-    """Steps and items of what `_plain` goes through."""
-    if type(value) is dict:
-        return value.items()
-    if kind in _CONTAINERS:
-        return enumerate(value)
-    return zip(_RECORD_KINDS[kind][0], _record(value, kind)[1], strict=True)
-
-
-def _exact(value: Any) -> Any:
-    """A subclass of a plain type as `json.dumps` takes it (an Enum by its base, a named tuple as a list); anything else is refused."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        if value.bit_length() > 64:
-            _digits(value)
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if isinstance(value, dict):
-        return _with_text_keys(value)
-    raise _RefusedError(f"cannot save {_a(value)}: JSON could not say it either", _mend(value))
-
-
-def _digits(value: int) -> str:
-    try:
-        return int.__repr__(value)
-    except ValueError:
-        fact = f"cannot save an integer of {value.bit_length()} bits: it has too many digits for JSON"
-        raise _RefusedError(fact, "store it as text in hex") from None
-
-
-def _with_text_keys(value: dict[Any, Any]) -> dict[str, Any]:
-    """Keys as `json.dumps` writes them; of two that become one the last wins, in the place of the first, as when read back."""
-    result: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(key, str):
-            result[str.__str__(key)] = item
-        elif isinstance(key, float):
-            result[json.dumps(float.__float__(key))] = item
-        elif key is None or isinstance(key, bool):
-            result[json.dumps(key)] = item
-        elif isinstance(key, int):
-            result[_digits(key)] = item
-        else:
-            raise _RefusedError(f"{_a(key)} cannot be a key in JSON", "make the key text")
-    return result
-
-
-def _record(value: Any, kind: type) -> tuple[Any, Iterable[Any]]:
-    """A dataclass and the values of its fields; a dict in its stead where msgspec would not write what `asdict` gives."""
-    names, read = _RECORD_KINDS.get(kind) or _record_kind(kind)
-    if read is not None:
-        try:
-            return value, read(value)
-        except (KeyError, AttributeError):
-            pass  # not in the instance itself: a default of the class, or not set
-    fields: dict[str, Any] = {}
-    for name in names:
-        try:
-            fields[name] = getattr(value, name)
-        except AttributeError:
-            raise _RefusedError(f"the field `{name}` of {type_name(kind)} is not set", "set it before saving", name) from None
-    return fields, fields.values()
-
-
-_Read = Callable[[Any], tuple[Any, ...]]
-_RECORD_KINDS: dict[type, tuple[tuple[str, ...], _Read | None]] = {}
-
-
-def _record_kind(kind: type) -> tuple[tuple[str, ...], _Read | None]:
-    """The fields of a dataclass, and how to read them all; None where msgspec sees more or less of such an object than `asdict`."""
-    names = tuple(field.name for field in dataclasses.fields(kind))
-    _RECORD_KINDS[kind] = names, None
-    built_in = any(not base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1])
-    if not built_in and not issubclass(kind, (enum.Enum, msgspec.Struct)) and kind.__getattribute__ is object.__getattribute__:
-        members = [getattr(kind, name, None) for name in names]
-        if all(isinstance(member, types.MemberDescriptorType) for member in members):
-            _RECORD_KINDS[kind] = names, _reader(attrgetter, names)
-        elif kind.__dictoffset__ and not any(hasattr(type(member), "__set__") for member in members):
-            held = _reader(itemgetter, names)
-            _RECORD_KINDS[kind] = names, lambda value: held(value.__dict__)
-    return _RECORD_KINDS[kind]
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class statement made it
-
-
-def _reader(getter: Callable[..., Callable[[Any], Any]], names: tuple[str, ...]) -> _Read:
-    """All of `names` as a tuple; the getters of the standard library give a bare value for one, and do not take none."""
-    if len(names) > 1:
-        return getter(*names)
-    reads = [getter(name) for name in names]
-    return lambda value: tuple(read(value) for read in reads)
-
-
-def _a(value: object) -> str:
-    name = type_name(type(value))
-    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
-
-
-def _mend(value: object) -> str:
-    kind = type(value)
-    if kind.__module__.partition(".")[0] in ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas"):
-        return "store its `.item()` or `.tolist()`"
-    for kinds, mend in _MENDS:
-        if isinstance(value, kinds):
-            return mend
-    if dataclasses.is_dataclass(value):
-        return "store `dataclasses.asdict(...)` of it"
-    return "store its name and look it up after loading" if callable(value) else "store plain data: numbers, text, lists, dicts"
-
-
-_MENDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (enum.Enum, "store its `.value`"),
-    ((set, frozenset), "store `sorted(...)` of it"),
-    ((bytes, bytearray, memoryview), "store text, such as its `.hex()`"),
-    ((dt.date, dt.time), "store its `.isoformat()`"),
-    (PurePath, "store `str(path)`"),
-    (msgspec.Struct, "store `msgspec.to_builtins(...)` of it, or make its class a dataclass"),
-)

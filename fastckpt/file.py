@@ -164,6 +164,8 @@ def write(
     started = time.perf_counter()
     if not 1 <= level <= 22:
         raise ValueError(f"level must be 1 to 22, got {level}")
+    if step is not None and (type(step) is not int or not -(2**63) <= step < 2**63):
+        raise ValueError(f"step must be an int of at most 64 bits, got {step!r}")
     message = encoded.message
     if len(message) > MAX_MESSAGE:
         raise LimitError("the state is too large", limit=MAX_MESSAGE, got=len(message), path=fspath(path), remedy="split it into several files")
@@ -188,9 +190,11 @@ def write(
     )
     record = container.pack_record(header, table, message, level=level)
     _refuse_run(path, storage)
-    data = container.pack_file_header(file_id) + record.data
-    target = publish(path, data, fsync=fsync, storage=storage)
-    return SaveInfo(target, len(message), len(data), time.perf_counter() - started, checked=False)
+    head, table_frame, frame, trailer = record.pieces
+    # In pieces, for a large frame is not to be copied again.
+    pieces = (container.pack_file_header(file_id) + head + table_frame, frame, trailer)
+    target = publish(path, pieces, fsync=fsync, storage=storage)
+    return SaveInfo(target, len(message), sum(map(len, pieces)), time.perf_counter() - started, checked=False)
 
 
 def _refuse_run(path: PathType, storage: Storage) -> None:

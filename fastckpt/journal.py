@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import msgspec
 from . import container, delta
 from .codec import pack_meta
 from .container import FILE_HEADER_SIZE, MAX_MESSAGE, RecordHeader, Source, Table
-from .errors import CheckpointWarning, CorruptError, DurabilityError, LimitError, NotFoundError, ReplacedError, StorageError
+from .errors import CheckpointError, CheckpointWarning, CorruptError, DurabilityError, LimitError, NotFoundError, ReplacedError, StorageError
 from .lock import Lock
 from .reader import MAX_TOUCHED, Damage, Entry, Reader
 from .storage import DISK, Storage, explained, make_folder, publish, sweep, sync_folder, write_at
@@ -61,17 +62,19 @@ class _Stream:
 
     def appended(self, change: delta.Difference, offset: int, record: container.Record) -> None:
         """The record is in the file: the next one may refer to it."""
+        # More checksums than are needed first: an interrupt between these lines must leave no chunk without its own.
+        self.checksums = {**self.checksums, offset: record.header_checksum}
         self.chunks = change.chunks
         self.checksums = {**{owner: self.checksums[owner] for owner in change.touched}, offset: record.header_checksum}
         if record.header.base:
-            self.base_bytes, self.base_message, self.records, self.tables = len(record.data), record.header.message, 0, 0
+            self.base_bytes, self.base_message, self.records, self.tables = record.size, record.header.message, 0, 0
         else:
-            self.records += len(record.data)
+            self.records += record.size
             self.tables += record.header.table
 
 
 class _Unreadable(Exception):  # noqa: N818  (a message between two methods, never seen outside)
-    """The old file cannot be copied: it was set aside."""
+    """The old file does not verify: nothing new may refer to it."""
 
 
 class Journal(Reader):
@@ -102,18 +105,26 @@ class Journal(Reader):
         self._chunk, self._level = chunk, level
         self._appending = threading.RLock()
         self._synced = self._last_sequence = 0
-        self._poisoned = self._closed = False
+        # Nothing more is written into the file that is open: the next append publishes a new one. `_unsure`: a publish of ours was
+        # cut short, and may have got as far as its replace. `_damaged`: the new file is to be a copy as it is. `_kept`: the tail is.
+        self._poisoned = self._unsure = self._damaged = self._kept = self._closed = False
+        self._vouched = False  # whether it is this journal that made everything durable that is there
         self._pid = os.getpid()
         self._streams: dict[str, _Stream] = {}
         self._lock: Lock | None = None
-        path = os.path.abspath(path)
+        path = os.path.abspath(os.fspath(path))
         if not read_only:
+            with explained(path, "stat"):
+                path = storage.resolve(path)  # one file has one lock, whatever links lead to it
             make_folder(os.path.dirname(path), storage)
             if lock:
                 self._lock = Lock(f"{path}.lock", storage)
-            # Under the lock: a temporary of this name is a killed writer's.
-            sweep(path, storage)
         try:
+            if self._lock is not None:
+                # A temporary of this name is a killed writer's. Without the lock it may be a living one's.
+                sweep(path, storage)
+                for number in self._asides(path, storage):
+                    sweep(_aside(path, number), storage)
             super().__init__(path, max_size=max_size, storage=storage)
         except BaseException:
             if self._lock is not None:
@@ -126,7 +137,11 @@ class Journal(Reader):
         except NotFoundError:
             if self.read_only:
                 raise
-        self._synced = self._end
+        self._synced, self._kept = self._end, False
+
+    def refresh(self) -> bool:
+        """What another process did, if this one only reads: a writer is the only one. See `Reader.refresh`."""
+        return self.read_only and super().refresh()
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -157,8 +172,7 @@ class Journal(Reader):
         """
         if len(message) > self._max_size:
             raise LimitError("the state is too large", limit=self._max_size, got=len(message), path=self.path, remedy="split it")
-        with self._appending:
-            self._check_writable()
+        with self._exclusive():
             header = RecordHeader(
                 file=self._file_id,
                 sequence=self._next_sequence(),
@@ -183,7 +197,7 @@ class Journal(Reader):
             try:
                 return self._append(message, header, base, sync)
             except _Unreadable:
-                return self._append(message, header, True, sync)
+                return self._append(message, msgspec.structs.replace(header, sequence=self._next_sequence()), True, sync)
 
     def _append(self, message: bytes, header: RecordHeader, base: bool, sync: bool) -> Appended:
         state = self._streams.setdefault(header.stream, _Stream())
@@ -201,18 +215,32 @@ class Journal(Reader):
             change.crcs,
         )
         header = msgspec.structs.replace(
-            header, base=not change.touched, digest=container.digest(change.chunks.checksums()), unsynced=self._end - self._synced, chunk=change.chunk
+            header, base=not change.touched, digest=container.digest(change.chunks.checksums()), unsynced=self._unsynced(), chunk=change.chunk
         )
         record = container.pack_record(header, table, change.content, level=self._level)
         flushes = self._write(record, sync)
         # Only now is the record what the next one may refer to.
         state.appended(change, offset, record)
-        return Appended(header.sequence, header.base, len(change.content), len(record.data), flushes)
+        return Appended(header.sequence, header.base, len(change.content), record.size, flushes)
+
+    def copy(self, header: RecordHeader, message: bytes) -> Appended:
+        """Append a state under the header that it has in another file: its sequence number, step, time and metadata stay its own.
+
+        For a draft that `publish` copies whole: nothing is synced, and the records say nothing of that. An empty journal takes over that
+        file's id. Raises `ValueError` for a sequence number not above the newest, else as `append`.
+        """
+        with self._exclusive():
+            if header.sequence < self._next_sequence() or header.kind != "state":
+                raise ValueError(f"record {header.sequence} ({header.kind}) cannot follow record {self._next_sequence() - 1}")
+            if self.newest is None:
+                self._file_id = header.file
+            appended = self._append(message, msgspec.structs.replace(header, file=self._file_id), base=False, sync=False)
+            self._synced = self._end
+            return appended
 
     def tombstone(self, retires: Sequence[tuple[int, int | None]], *, stream: str = "", sync: bool = True) -> Appended:
         """Append a record that only retires steps of a stream. Raises as `append` does."""
-        with self._appending:
-            self._check_writable()
+        with self._exclusive():
             header = RecordHeader(
                 file=self._file_id,
                 sequence=self._next_sequence(),
@@ -222,7 +250,7 @@ class Journal(Reader):
                 retires=list(retires),
                 message=0,
                 digest=container.digest(b""),
-                unsynced=self._end - self._synced,
+                unsynced=self._unsynced(),
                 zeros=False,
                 time=time.time_ns(),
                 writer=container.VERSION,
@@ -231,16 +259,20 @@ class Journal(Reader):
             try:
                 flushes = self._write(record, sync)
             except _Unreadable as error:
-                raise StorageError("nothing is left to retire steps of: the file was set aside", path=self.path) from error.__cause__
-            return Appended(header.sequence, False, 0, len(record.data), flushes)
+                if self.newest is None:
+                    raise StorageError("nothing is left to retire steps of: the file was set aside", path=self.path) from error.__cause__
+                flushes = self._write(record, sync)
+            return Appended(header.sequence, False, 0, record.size, flushes)
 
     def adopt(self, step: int) -> None:
         """Make a run of a single-record file: its state becomes `step`, the file is published anew, atomically."""
-        with self._appending:
-            self._check_writable()
+        with self._exclusive():
             single = self.newest
             if not self.single or single is None:
                 return
+            self._check_identity()
+            if self.damage is not None:
+                self._set_aside()  # what lies behind the record would be gone
             message = self.read(single)
             change = delta.diff(delta.EMPTY, message, FILE_HEADER_SIZE, chunk=self._chunk)
             digest = container.digest(change.chunks.checksums())
@@ -250,22 +282,34 @@ class Journal(Reader):
             self._publish([container.pack_file_header(self._file_id, run=True), record.data])
 
     def sync(self) -> None:
-        """Make durable what was appended without a sync. Raises `StorageError`; the file is then rewritten by the next append."""
-        with self._appending:
-            if self._fd >= 0 and self._synced < self._end and not self._poisoned:
+        """Make durable what was appended without a sync, if need be in a new file. Raises as `append` does."""
+        with self._exclusive():
+            if self.newest is None or self._synced == self._end:
+                return
+            self._check_identity()
+            if not self._poisoned:
                 self._sync_data()
                 self._synced = self._end
+                return
+            try:
+                self._rewrite(b"")
+            except _Unreadable as error:
+                raise StorageError("what was appended cannot be read any more", path=self.path, operation="sync") from error.__cause__
 
     def close(self) -> None:
         """Sync what is left to sync and let the next writer in; nothing can be appended afterwards."""
+        if os.getpid() != self._pid:
+            self._closed, self._swapping = True, threading.Lock()  # a thread that is not here may hold the parent's
+            self._close_files()
+            return
         with self._appending:
             if self._closed:
                 return
-            self._closed = True
             try:
-                if not self.read_only and os.getpid() == self._pid:
+                if not self.read_only and (self._unsure or (self.newest is not None and self._synced != self._end)):
                     self.sync()
             finally:
+                self._closed = True
                 super().close()
                 if self._lock is not None:
                     self._lock.release()
@@ -273,21 +317,31 @@ class Journal(Reader):
     def _next_sequence(self) -> int:
         return (self.newest.sequence if self.newest else self._last_sequence) + 1
 
-    def _check_writable(self) -> None:
-        if self._closed:
-            raise StorageError("the journal is closed", path=self.path, remedy="open it again")
-        if self.read_only:
-            raise StorageError("opened read-only", path=self.path, remedy="open it without read_only")
+    def _unsynced(self) -> int:
+        # A file that is published is synced whole.
+        return 0 if self.newest is None or self._poisoned else self._end - self._synced
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """One thread at a time, of the process that opened it, with the lock."""
         if os.getpid() != self._pid:
             raise StorageError("a forked child cannot write its parent's run", path=self.path, remedy="open a run of its own in the child")
-        if self._lock is not None:
-            self._lock.check()
+        with self._appending:
+            if self._closed:
+                raise StorageError("the journal is closed", path=self.path, remedy="open it again")
+            if self.read_only:
+                raise StorageError("opened read-only", path=self.path, remedy="open it without read_only")
+            if self._lock is not None:
+                self._lock.check()
+            if self._unsure:
+                self._settle()
+            yield
 
     def _write(self, record: container.Record, sync: bool) -> int:
         """Put a packed record at the end of the file, or into a new file where there is none to trust; the flushes that it took."""
         if self.newest is None:
+            self._check_identity()
             if self._fd >= 0:
-                self._check_identity()
                 self._set_aside()
             self._publish([container.pack_file_header(self._file_id, run=True), record.data])
             return 2
@@ -295,10 +349,12 @@ class Journal(Reader):
             raise StorageError("a file of one checkpoint must be adopted first", path=self.path)
         self._check_identity()
         if self._poisoned:
-            self._rewrite(record)
+            self._rewrite(record.data)
             return 2
         self._cut_tail()
+        flushes = self._vouch() + int(sync)
         end = self._end
+        self._poisoned = True  # until all of this is done, whatever may interrupt it
         try:
             with explained(self.path, "append"):
                 write_at(self._fd, record.data, end, self._storage)
@@ -307,30 +363,60 @@ class Journal(Reader):
             raise
         if sync:
             self._sync_data()
-        self._end = end + len(record.data)
+        self.newest = Entry(record.header.sequence, end, record.size, record.header, record.header_checksum)
+        self._end = self._size = end + record.size
         self._synced = self._end if sync else self._synced
-        self.newest = Entry(record.header.sequence, end, len(record.data), record.header, record.header_checksum)
-        return int(sync)
+        self._poisoned = False
+        return flushes
+
+    def _vouch(self) -> int:
+        """Before the first append: make durable what a killed writer may have left without its syncs; the flushes that it took."""
+        if self._vouched:
+            return 0
+        self._sync_data()
+        self._sync_folder()
+        self._vouched = True
+        return 2
+
+    def _sync_folder(self) -> None:
+        try:
+            sync_folder(os.path.dirname(self.path), self.path, self._storage)
+        except DurabilityError as error:  # which would say that the state is in place
+            raise StorageError(error.fact, path=self.path, operation=error.operation, code=error.code, remedy="save again") from error
 
     def _check_identity(self) -> None:
-        """The file by this name is still the one that is open: a record appended to another would be lost with it."""
+        """The file by this name is still the one that is open, as it was left: a record appended to another would be lost with it."""
         try:
             status = self._storage.stat(self.path)
         except FileNotFoundError as error:
+            if self._fd < 0:
+                return
             raise ReplacedError(self.path) from error
         except OSError as error:
             raise StorageError.of(error, self.path, "stat") from error
-        if (status.st_dev, status.st_ino) != self._identity:
+        # A backup may have been copied over it.
+        if (status.st_dev, status.st_ino) != self._identity or not (self._poisoned or status.st_size == self._size):
             raise ReplacedError(self.path)
 
+    def _settle(self) -> None:
+        """After a publish that was cut short: the file by this name may be the new one, known by its id; then it is gone on with."""
+        status: os.stat_result | None = None
+        with explained(self.path, "stat"), suppress(FileNotFoundError):  # as before the first file
+            status = self._storage.stat(self.path)
+        if status is not None and (status.st_dev, status.st_ino) != self._identity:
+            before = self._file_id
+            self._open()
+            self._synced = 0
+            if self._file_id != before:
+                self._identity = (0, 0)
+        self._unsure = False
+
     def _sync_data(self) -> None:
-        try:
-            with explained(self.path, "sync"):
-                self._storage.sync_data(self._fd)
-        except BaseException:
-            # The kernel may have dropped what it could not write, and a second sync of this file would answer with success.
-            self._poisoned = True
-            raise
+        # The kernel may drop what it cannot write, and a second sync of this file would answer with success.
+        poisoned, self._poisoned = self._poisoned, True
+        with explained(self.path, "sync"):
+            self._storage.sync_data(self._fd)
+        self._poisoned = poisoned
 
     def _cut(self) -> None:
         """After a failed write: the file as it was, durably, or old bytes would come back under the next record."""
@@ -338,77 +424,121 @@ class Journal(Reader):
             self._storage.truncate(self._fd, self._end)
             self._storage.sync_data(self._fd)
         except OSError:
-            self._poisoned = True
+            return  # poisoned it stays
+        self._size = self._end
+        self._poisoned = False
 
     def _cut_tail(self) -> None:
         """Copy aside and cut what opening found behind the last whole record."""
-        if self.damage is None or self.damage.offset + self.damage.size <= self._end:
+        if self.damage is None or self._size <= self._end:
             return
-        self._keep_aside(lambda aside: publish(aside, self._pieces(self._end, self._end + (1 << 62)), storage=self._storage))
+        if not self._kept:
+            self._keep_aside(lambda aside: publish(aside, self._pieces(self._end), storage=self._storage))
+            self._kept = True
         with explained(self.path, "truncate"):
             self._storage.truncate(self._fd, self._end)
+        self._size = self._end
         self._sync_data()
         self.damage = None
 
-    def _pieces(self, start: int, end: int) -> Iterator[bytes]:
+    def _pieces(self, start: int, end: int = 1 << 62) -> Iterator[bytes]:
         while start < end and (piece := self._read(min(_PIECE, end - start), start)):
             yield piece
             start += len(piece)
 
     def _set_aside(self) -> None:
         """Keep the file under another name too, before another one takes its place."""
+        for number in self._asides(self.path, self._storage):
+            with suppress(OSError):
+                status = self._storage.stat(_aside(self.path, number))
+                if (status.st_dev, status.st_ino) == self._identity:
+                    return
 
         def link(aside: str) -> None:
-            with explained(aside, "link"):
+            try:
                 self._storage.link(self.path, aside)
-            sync_folder(os.path.dirname(aside), self.path, self._storage)
+            except OSError:  # a filesystem without links, perhaps: then a copy
+                publish(aside, self._pieces(0), storage=self._storage)
+            else:
+                self._sync_folder()
 
         self._keep_aside(link)
 
     def _keep_aside(self, make: Callable[[str], object]) -> None:
-        folder, name = os.path.split(self.path)
-        with explained(folder, "list"):
-            kept = sorted(int(other.rpartition(".")[2]) for other in self._storage.list(folder) if _is_aside(other, name))
-        make(f"{self.path}.aside.{kept[-1] + 1 if kept else 1}")
+        kept = self._asides(self.path, self._storage)
+        try:
+            make(_aside(self.path, kept[-1] + 1 if kept else 1))
+        except DurabilityError as error:  # of the copy; the state is not in place
+            raise StorageError(error.fact, path=self.path, operation=error.operation, code=error.code) from error
         for number in kept[: max(0, len(kept) - _ASIDES + 1)]:
-            try:
-                self._storage.unlink(f"{self.path}.aside.{number}")
-            except OSError:
-                pass  # one copy more than promised
+            with suppress(OSError):  # one copy more than promised
+                self._storage.unlink(_aside(self.path, number))
 
-    def _rewrite(self, record: container.Record) -> None:
-        """A new file on a new inode: every record, verified while it is copied, and the new one behind them."""
+    @staticmethod
+    def _asides(path: str, storage: Storage) -> list[int]:
+        """The numbers of the copies that are kept aside, oldest first."""
+        folder, name = os.path.split(path)
+        with explained(folder, "list"):
+            names = storage.list(folder)
+        found = [other.removeprefix(f"{name}.aside.") for other in names if other.startswith(f"{name}.aside.")]
+        return sorted(int(number) for number in found if number.isascii() and number.isdecimal())
+
+    def _rewrite(self, data: bytes) -> None:
+        """A new file on a new inode: every record, verified while it is copied, and the new one behind them.
+
+        What does not verify is set aside, and then copied as it is: the steps that can be read stay, the next record is a base.
+        """
 
         def verified() -> Iterator[bytes]:
-            yield self._read(FILE_HEADER_SIZE, 0)
-            offset = FILE_HEADER_SIZE
-            while offset < self._end:
-                entry = self._entry_at(offset, self._end - offset)
-                self._parts(entry)
-                yield self._read(entry.length, offset)
-                offset += entry.length
-            yield record.data
+            try:
+                yield self._read(FILE_HEADER_SIZE, 0)
+                offset = FILE_HEADER_SIZE
+                while offset < self._end:
+                    entry = self._entry_at(offset, self._end - offset)
+                    self._parts(entry)
+                    yield self._read(entry.length, offset)
+                    offset += entry.length
+            except (CorruptError, StorageError) as error:
+                raise _Unreadable from error
+            yield data
+
+        def as_it_is() -> Iterator[bytes]:
+            try:
+                yield from self._pieces(0, self._end)
+            except StorageError as error:
+                raise _Unreadable from error
+            yield data
 
         try:
-            self._publish(verified())
-        except CorruptError as error:
+            self._publish(as_it_is() if self._damaged else verified())
+        except _Unreadable as unreadable:
+            error = unreadable.__cause__
             self._set_aside()
-            fact = f"{self.path} cannot be read any more ({error}); it was set aside, and a new file begins with the next state"
-            warnings.warn(fact, CheckpointWarning, stacklevel=5)
             self._streams.clear()
-            self.newest, self._last_sequence = None, record.header.sequence - 1
-            raise _Unreadable from error
+            if isinstance(error, CorruptError):
+                self._damaged = True
+                fact = f"{self.path} is damaged ({error}); it was set aside, and what can be read of it goes on in a new file"
+            else:
+                self._last_sequence = self.newest.sequence if self.newest else self._last_sequence
+                self.newest = None
+                fact = f"{self.path} cannot be read any more ({error}); it was set aside, and a new file begins with the next state"
+            warnings.warn(fact, CheckpointWarning, stacklevel=6)
+            raise
 
     def _publish(self, pieces: Iterable[bytes]) -> None:
+        self._poisoned = self._unsure = True  # until the new file is open
         try:
             publish(self.path, pieces, storage=self._storage)
         except DurabilityError:
-            self._open()
-            self._poisoned = True  # in place, but the next append publishes anew
+            with suppress(CheckpointError):  # the next append tries again
+                self._open()
+                # In place, but not known to be durable: the next append publishes anew.
+                self._synced, self._unsure = 0, False
             raise
-        self._poisoned = False
         self._open()
+        self._poisoned = self._unsure = self._damaged = False
+        self._vouched = True
 
 
-def _is_aside(name: str, target: str) -> bool:
-    return name.startswith(f"{target}.aside.") and name.rpartition(".")[2].isdecimal()
+def _aside(path: str, number: int) -> str:
+    return f"{path}.aside.{number}"

@@ -34,8 +34,10 @@ class Lock:
             if not held:
                 raise _locked(path.removesuffix(".lock"), read_at(self._fd, 300, 0, storage))
             with explained(path, "write"):
-                storage.truncate(self._fd, 0)
-                write_at(self._fd, f"{os.getpid()} {_host()}\n".encode(), 0, storage)
+                # First written, then cut, so that whoever is refused meanwhile reads a name.
+                holder = f"{os.getpid()} {_host()}\n".encode()
+                write_at(self._fd, holder, 0, storage)
+                storage.truncate(self._fd, len(holder))
                 status = storage.stat(self._fd)
         except BaseException:
             close_quietly(self._fd, storage)
@@ -47,8 +49,10 @@ class Lock:
         """Raise `ReplacedError` when the lock's file was removed: somebody else may hold another one by that name."""
         try:
             status = self._storage.stat(self.path)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise ReplacedError(self.path, what="lock file") from error
+        except OSError as error:
+            raise StorageError.of(error, self.path, "stat") from error
         if (status.st_dev, status.st_ino) != self._identity:
             raise ReplacedError(self.path, what="lock file")
 

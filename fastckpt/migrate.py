@@ -17,7 +17,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -40,11 +40,12 @@ from .errors import (
     StorageError,
 )
 from .file import PathType, inspect, read, source_digest, write
+from .reader import Reader
 from .storage import DISK, Storage, exists, open_file, publish, read_at, walk
 from .tree import abridged, difference, fields_of, path_text
 from .twin import from_json, to_json
 
-__all__ = ["Migration", "Outcome", "attempt", "export", "find", "import_type", "migrate", "target_of"]
+__all__ = ["Exported", "Migration", "Outcome", "attempt", "export", "export_all", "find", "import_type", "migrate", "target_of"]
 
 BYTES = "byte-identical"
 VALUES = "value-identical, source formatted differently"
@@ -339,23 +340,67 @@ def _step(plain: Any) -> int | None:
     return step if type(step) is int and 0 <= step < 2**63 else None
 
 
-def export(path: PathType, target: PathType | None = None, *, force: bool = False, storage: Storage = DISK) -> bytes:
-    """The JSON of the checkpoint `path`, as `to_json` writes it; with `target` also written there, durably.
+def export(path: PathType, target: PathType | None = None, *, step: int | None = None, force: bool = False, storage: Storage = DISK) -> bytes:
+    """The JSON of the checkpoint `path` (of a run, the newest step or `step`), as `to_json` writes it; with `target` also written there, durably.
 
     A target that holds these bytes already is left alone; one that holds others is replaced with `force` only, and a checkpoint
     of ours never.
 
-    Raises what `load` raises, `EncodeError` (JSON cannot say it), `NotACheckpointError` (it is JSON), `ConflictError`, `StorageError`.
+    Raises what `load` raises, `NotFoundError` (no such step), `EncodeError` (JSON cannot say it), `NotACheckpointError` (it is JSON),
+    `ConflictError`, `StorageError`.
     """
     name = os.fspath(path)
-    document = read(path, storage=storage)
+    document = read(path, step=step, storage=storage)
     if document.header is None:
         raise NotACheckpointError(name, got="JSON already", remedy="use it as it is")
+    if step is not None and document.header.step != step:  # a file of one checkpoint
+        there = "a checkpoint without a step" if document.header.step is None else f"step {document.header.step} alone"
+        raise NotFoundError(name, fact=f"no step {step}, but {there}", remedy="export it without a step")
     with _named(name):
         data = to_json(Codec().decode(document.message, document.header.ext, path=name))
     if target is not None:
         _publish_export(name, os.fspath(target), data, force, storage)
     return data
+
+
+class Exported(NamedTuple):
+    """One step of a run and where its JSON is, of so many bytes; or the error in its place."""
+
+    step: int
+    target: str
+    size: int
+    error: CheckpointError | None
+
+
+def export_all(path: PathType, folder: PathType, *, force: bool = False, storage: Storage = DISK) -> Iterator[Exported]:
+    """Export every live step of a run, oldest first, each to `step-N.json` in `folder`, which is made; durable as they come.
+
+    A step that fails (damaged, or in the way of something else) does not stop the others. As `export` otherwise. Warns
+    (`CheckpointWarning`) of damage that may hide steps.
+
+    Raises `NotFoundError` (no such file, or no step in it), `CorruptError` (nothing is left of it), `NotACheckpointError`,
+    `VersionError`, `StorageError`.
+    """
+    name = os.fspath(path)
+    with closing(Reader(path, storage=storage)) as reader:
+        steps = [(entry.header.step, entry) for entry in reader.live() if entry.header.step is not None]
+        if reader.damage is not None:
+            offset, _, _, fact = reader.damage
+            if not steps:
+                raise CorruptError(fact, path=name, offset=offset, remedy="`fastckpt repair` keeps what is readable")
+            warnings.warn(f"{name} is damaged at byte {offset} ({fact}): steps may be missing", CheckpointWarning, stacklevel=2)
+        if not steps:
+            raise NotFoundError(name, fact="no step is in it", remedy="export it without `--all`")
+        for step, entry in reversed(steps):
+            target = os.path.join(folder, f"step-{step}.json")
+            try:
+                with _named(name):
+                    data = to_json(Codec().decode(reader.read(entry), entry.header.ext, path=name))
+                _publish_export(name, target, data, force, storage)
+            except CheckpointError as error:
+                yield Exported(step, target, 0, error)
+            else:
+                yield Exported(step, target, len(data), None)
 
 
 def _publish_export(source: str, target: str, data: bytes, force: bool, storage: Storage) -> None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from . import container
 from .container import FILE_HEADER_SIZE, MAX_HEADER, MAX_MESSAGE, TRAILER_SIZE, RecordHeader, Table
-from .errors import CheckpointError, CorruptError, LimitError, NotACheckpointError, NotFoundError
+from .errors import CorruptError, LimitError, NotACheckpointError, NotFoundError, StorageError
 from .storage import DISK, Storage, close_quietly, explained, open_regular, read_at
 
 __all__ = ["MAX_TOUCHED", "Damage", "Entry", "Reader"]
@@ -27,6 +27,8 @@ _SECTOR = 512
 _SCAN = 1 << 20
 _CACHE_BYTES = 8 << 20
 _SKIPPABLE = container.MAGIC[:4]
+# How often a reader looks again at an end that does not verify, and how long it waits: a writer may be in the middle of an append.
+_LOOKS, _PAUSE = 8, 0.002
 
 
 class Entry(NamedTuple):
@@ -65,14 +67,18 @@ class Reader:
         self.newest: Entry | None = None
         self.single = False
         self._max_size, self._storage = max_size, storage
-        self._swapping = threading.Lock()
-        self._fd, self._old_fds, self._identity = -1, list[int](), (0, 0)
+        self._swapping, self._looking = threading.Lock(), threading.RLock()
+        self._fd, self._identity = -1, (0, 0)
+        # Descriptors that were replaced but may still be read from, and how many threads read from each.
+        self._old_fds, self._reading = set[int](), dict[int, int]()
         self._file_id = urandom(16)
-        self._end = 0
+        self._end = self._size = 0  # where the newest record ends; the size that the file had
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._cached = 0
         try:
             self._open()
+            if not self._writes:
+                self._look_again()
         except BaseException:
             self._close_files()
             raise
@@ -83,73 +89,123 @@ class Reader:
 
     def _close_files(self) -> None:
         with self._swapping:
-            for fd in [*self._old_fds, self._fd]:
-                if fd >= 0:
-                    close_quietly(fd, self._storage)
-            self._old_fds, self._fd = [], -1
+            self._swap_file(-1)
+
+    def _swap_file(self, fd: int) -> None:
+        if self._fd >= 0:
+            self._old_fds.add(self._fd)
+        self._fd = fd
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        for fd in [fd for fd in self._old_fds if not self._reading.get(fd)]:
+            self._old_fds.discard(fd)
+            self._reading.pop(fd, None)
+            close_quietly(fd, self._storage)
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        fd, status = open_regular(self.path, self._storage, write=self._writes)
-        with self._swapping:
-            if self._fd >= 0:
-                self._old_fds.append(self._fd)  # a reading thread may be using it
-            self._fd, self._identity = fd, (status.st_dev, status.st_ino)
-        self.damage, self.newest, self._end = None, None, 0
-        size = status.st_size
+        with self._looking:
+            fd, status = open_regular(self.path, self._storage, write=self._writes)
+            with self._swapping:
+                self._swap_file(fd)
+                self._identity = (status.st_dev, status.st_ino)
+            self._look(status.st_size)
+
+    def _look(self, size: int) -> None:
+        """Find out what the open file of `size` bytes holds. Meanwhile other threads see what was known before."""
+        end, newest, damage = 0, None, None
         try:
             if not container.is_ours(self._read(FILE_HEADER_SIZE, 0), path=self.path):
                 raise NotACheckpointError(self.path, got="something else")
             file = container.unpack_file_header(self._read(FILE_HEADER_SIZE, 0), path=self.path)
         except CorruptError as error:
-            self.damage = Damage(0, size, torn=False, fact=error.fact)
-            return
-        self._file_id, self.single = file.file_id, not file.run
-        self._find_end(size)
+            damage = Damage(0, size, torn=False, fact=error.fact)
+        else:
+            self._file_id, self.single = file.file_id, not file.run
+            end, newest, damage = self._find_end(size)
+        self._size, self._end, self.newest, self.damage = size, end, newest, damage
 
-    def _find_end(self, size: int) -> None:
-        """Find the newest record that is whole, and judge what lies behind it."""
+    def _look_again(self) -> None:
+        """A reader cannot tell a crash from an append that is under way: while the file changes it looks anew."""
+        for _ in range(_LOOKS):
+            if self.damage is None:
+                return
+            self._storage.sleep(_PAUSE)
+            if not self._changed():
+                return
+            self._follow()
+
+    def _changed(self) -> bool:
+        with explained(self.path, "stat"):
+            status = self._storage.stat(self.path)
+        return (status.st_dev, status.st_ino, status.st_size) != (*self._identity, self._size)
+
+    def _follow(self) -> None:
+        with explained(self.path, "stat"):
+            status = self._storage.stat(self.path)
+        if (status.st_dev, status.st_ino) == self._identity:
+            self._look(status.st_size)
+        else:
+            self._open()
+
+    def _find_end(self, size: int) -> tuple[int, Entry | None, Damage | None]:
+        """Where the newest record ends that is whole, that record, and what is wrong with it or behind it."""
+        damage: Damage | None = None
+
+        def found(offset: int, torn: bool, fact: str) -> Damage:
+            return Damage(offset, size - offset, torn and (damage is None or damage.torn), damage.fact if damage else fact)
+
         end, entry = size, self._ending_at(size)
         if entry is None:
             entry = self._scan_back(size)
             end = entry.offset + entry.length if entry else FILE_HEADER_SIZE
             torn, fact = self._judge(end, size)
             # The first record was published with the file, whole: it is never torn.
-            self._found(end, size, torn and entry is not None, fact)
+            damage = found(end, torn and entry is not None, fact)
         while entry is not None:
-            previous = self._ending_at(entry.offset)
-            if previous is not None and previous.sequence >= entry.sequence:
-                self._found(entry.offset, size, False, f"record {entry.sequence} stands behind record {previous.sequence}")
-                end, entry = entry.offset, previous
+            before = self.previous(entry)
+            if before is not None and before.sequence >= entry.sequence:
+                damage = found(entry.offset, False, f"record {entry.sequence} stands behind record {before.sequence}")
+                end, entry = before.offset + before.length, before
                 continue
-            suspect, fact = self._oldest_flaw(entry)
-            if not fact:
+            flaw = self._oldest_flaw(entry)
+            if flaw is None:
                 break
-            # What a valid later header calls not yet synced is torn; of the last record the lost sectors tell.
-            torn = suspect.offset > FILE_HEADER_SIZE and (
-                suspect.offset < entry.offset or self._lost_sector(suspect.offset, suspect.length, suspect.header)
-            )
-            self._found(suspect.offset, size, torn, fact)
+            offset, torn, fact = flaw
+            damage = found(offset, torn, fact)
             if not torn:
                 break  # left where it is: reading it says what is wrong, and what follows can still be found
-            end, entry = suspect.offset, self._ending_at(suspect.offset)
-        self._end, self.newest = end, entry
+            entry = self._ending_at(offset) or self._scan_back(offset)
+            end = entry.offset + entry.length if entry else FILE_HEADER_SIZE
+            if end < offset:  # and before it there is damage that no crash explains
+                damage = found(end, False, fact)
+        return end, entry, damage
 
-    def _found(self, offset: int, size: int, torn: bool, fact: str) -> None:
-        if self.damage is not None:
-            torn, fact = torn and self.damage.torn, self.damage.fact
-        self.damage = Damage(offset, size - offset, torn, fact)
+    def _oldest_flaw(self, newest: Entry) -> tuple[int, bool, str] | None:
+        """Of the newest record, and what was not synced when it was written, the oldest that does not verify: where, torn or not, fact.
 
-    def _oldest_flaw(self, newest: Entry) -> tuple[Entry, str]:
-        """Of the newest record, and those before it that were not synced when it was written, the oldest that does not verify."""
-        oldest, flaw = newest, ""
-        suspect: Entry | None = newest
-        while suspect is not None and suspect.offset >= newest.offset - newest.header.unsynced:
-            if fact := self._flaw(suspect):
-                oldest, flaw = suspect, fact
-            suspect = self._ending_at(suspect.offset)
-        return oldest, flaw
+        What a valid later header calls not yet synced is torn; of the last record the lost sectors tell.
+        """
+        synced = newest.offset - newest.header.unsynced
+        oldest: tuple[int, str] | None = None
+        entry: Entry | None = newest
+        end = newest.offset + newest.length
+        while entry is not None and (entry is newest or end > synced):
+            if entry.offset + entry.length < end:
+                oldest = entry.offset + entry.length, "a part of what was appended last is no record"
+            if entry.offset < synced:
+                break
+            if fact := self._flaw(entry):
+                oldest = entry.offset, fact
+            end = entry.offset
+            entry = self.previous(entry) if end > synced else None
+        if oldest is None:
+            return None
+        at, fact = oldest
+        torn = at >= max(synced, FILE_HEADER_SIZE + 1) and (at < newest.offset or self._lost_sector(at, newest.length, newest.header))
+        return at, torn, fact
 
     def _flaw(self, entry: Entry) -> str:
         """What is wrong with the table or the frame of a record; empty when nothing is."""
@@ -168,10 +224,16 @@ class Reader:
         try:
             entry = self._entry_at(start, 1 << 62)
         except CorruptError as error:
-            if self._lost_sector(start, size - start, None):
+            head = self._read(min(size - start, MAX_HEADER), start)
+            table_at = head.find(_SKIPPABLE, 1)
+            header = table_at if table_at > 0 else len(head)
+            # Only the sectors of the header: what it says of the others, zeros that are its own, cannot be read any more.
+            sectors = header + -(start + header) % _SECTOR
+            if self._lost_sector(start, min(sectors, size - start), None):
                 return True, "a part of the last append never reached the disk"
-            header_alone = self._read(min(size - start, MAX_HEADER), start).find(_SKIPPABLE, 1) < 0
-            return header_alone, "the file ends inside a record header" if header_alone else error.fact
+            if table_at < 0 and head[:4] == _SKIPPABLE[: len(head)]:
+                return True, "the file ends inside a record header"
+            return False, error.fact
         if start + entry.length > size:
             return True, "the file ends inside a record"
         if self._lost_sector(start, entry.length, entry.header):
@@ -199,8 +261,17 @@ class Reader:
     def _read(self, size: int, offset: int) -> bytes:
         with self._swapping:
             fd = self._fd
-        with explained(self.path, "read"):
-            return read_at(fd, size, offset, self._storage)
+            if fd < 0:
+                raise StorageError("the file is closed", path=self.path, remedy="open it again")
+            self._reading[fd] = self._reading.get(fd, 0) + 1
+        try:
+            with explained(self.path, "read"):
+                return read_at(fd, size, offset, self._storage)
+        finally:
+            with self._swapping:
+                self._reading[fd] -= 1
+                if self._old_fds:
+                    self._close_unused()
 
     def _entry_at(self, offset: int, available: int) -> Entry:
         head = self._read(min(4096, available), offset)
@@ -208,7 +279,7 @@ class Reader:
         if size > len(head):
             head = self._read(size, offset)
         header, checksum, _ = container.unpack_record_header(head[:size], path=self.path, offset=offset)
-        length = container.check_lengths(header, size, available, max_size=1 << 62, path=self.path, offset=offset)
+        length = container.check_lengths(header, size, available, max_size=1 << 64, path=self.path, offset=offset)
         if header.file != self._file_id:
             raise CorruptError("a record of another file", path=self.path, offset=offset, expected=self._file_id.hex(), got=header.file.hex())
         return Entry(header.sequence, offset, length, header, checksum)
@@ -341,28 +412,36 @@ class Reader:
         return touched
 
     def verify(self) -> Iterator[tuple[int, str]]:
-        """Offset and fact of everything that does not verify, newest first: every record in full, and what no record covers."""
+        """Offset and fact of everything that does not verify: every message is read, and what no record covers is named."""
+        broken: dict[int, tuple[str, list[int]]] = {}
         if self.damage is not None:
             yield self.damage.offset, self.damage.fact
-        end = self._end
-        for entry in self.entries():
+        end, entry = self._end, self.newest
+        while entry is not None:
             if entry.offset + entry.length < end:
                 yield entry.offset + entry.length, f"{end - entry.offset - entry.length} bytes that are no record"
             try:
-                table, _ = self._parts(entry)
-                self._touched(entry, table)
-            except CheckpointError as error:
-                yield getattr(error, "offset", None) or entry.offset, f"record {entry.sequence}: {error}"
+                self._parts(entry)
+                self.read(entry)
+            except (CorruptError, LimitError) as error:
+                at = getattr(error, "offset", None) or entry.offset
+                broken.setdefault(at, (str(error), []))[1].append(entry.sequence)
             end = entry.offset
+            before = self.previous(entry)
+            if before is not None and before.sequence >= entry.sequence:
+                yield entry.offset, f"record {entry.sequence} stands behind record {before.sequence}"
+            entry = before
         if end > FILE_HEADER_SIZE and self.newest is not None:
             yield FILE_HEADER_SIZE, f"{end - FILE_HEADER_SIZE} bytes that are no record"
+        for at, (fact, records) in sorted(broken.items()):
+            yield at, f"{fact}: record{'s' * (len(records) > 1)} {', '.join(map(str, sorted(records)))} cannot be read"
 
     def refresh(self) -> bool:
         """Look at the file again: what another process appended, or another file in its place. Whether anything changed."""
-        with explained(self.path, "stat"):
-            status = self._storage.stat(self.path)
-        if (status.st_dev, status.st_ino) == self._identity and status.st_size == self._end:
-            return False
-        before = self.newest.checksum if self.newest else None
-        self._open()
-        return (self.newest.checksum if self.newest else None) != before
+        with self._looking:
+            if not self._changed():
+                return False
+            before = self.newest.checksum if self.newest else None
+            self._follow()
+            self._look_again()
+            return (self.newest.checksum if self.newest else None) != before

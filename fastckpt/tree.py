@@ -350,7 +350,7 @@ def patched(value: Any, places: Places | None, copier: PlainCopy) -> Any:
         steps = [(key, key) for key in places if key in result]
     elif isinstance(value, (list, tuple)):
         result = list(value)
-        steps = [(index, index) for index in places if type(index) is int and index < len(result)]
+        steps = [(index, index) for index in places if type(index) is int and 0 <= index < len(result)]
     elif fields_of(value) is not None:
         names, result = saved_fields(value, copier.steps)
         steps = [(name, names[name]) for name in places if name in names]

@@ -38,6 +38,8 @@ def to_json(obj: Any) -> bytes:
         text = json.dumps(_jsonable(obj, []), ensure_ascii=False, indent=2)
     except RecursionError:
         raise EncodeError("no stack left to write JSON", remedy="call from a shallower place, or raise sys.setrecursionlimit") from None
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise EncodeError(f"JSON cannot hold it ({error})", remedy="store such an integer as text in hex") from error
     # Only lone surrogates do not encode, and Python's escape for one is JSON's.
     return text.encode("utf-8", "backslashreplace")
 

@@ -13,6 +13,7 @@ it (a test says so).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import math
@@ -22,6 +23,7 @@ import stat as stat_module
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +34,8 @@ from support import difference
 import fastckpt
 from fastckpt import storage as storage_module
 from fastckpt.errors import CheckpointError, DurabilityError, NotFoundError, StorageError
+from fastckpt.journal import Journal
+from fastckpt.reader import Reader
 from fastckpt.storage import DISK, Storage, is_temporary, open_file, publish, read_at
 
 METHODS = tuple(name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_"))
@@ -180,15 +184,18 @@ class ModelStorage(Storage):
 
     # What a crash may leave
 
-    def states(self, seed: int = 0) -> Iterator[State]:
-        """Every state that a loss of power now may leave, each once; a seeded sample, and the extremes, where they are too many."""
+    def states(self, seed: int = 0, most: int | None = None) -> Iterator[State]:
+        """Every state that a loss of power now may leave, each once; a seeded sample, and the extremes, where they are too many.
+
+        Too many are more than `most`, which is also how many are sampled then; if it is not given, EXHAUSTIVE and SAMPLES.
+        """
         seen: set[object] = set()
-        for state in self._states(seed):
+        for state in self._states(seed, most or EXHAUSTIVE, most or SAMPLES):
             if (signature := state.signature()) not in seen:
                 seen.add(signature)
                 yield state
 
-    def _states(self, seed: int) -> Iterator[State]:
+    def _states(self, seed: int, exhaustive: int, samples: int) -> Iterator[State]:
         entries = [(d, name, values) for d in self._directories() for name, values in d.alternatives().items()]
         layouts = math.prod(len(values) for *_, values in entries)
 
@@ -216,10 +223,10 @@ class ModelStorage(Storage):
         def state(files: dict[tuple[str, ...], File], folders: list[tuple[str, ...]], data: Mapping[File, bytes]) -> State:
             return State(tuple(folders), {path: (f.number, f.mode, data.get(f, f.synced)) for path, f in files.items()})
 
-        if layouts <= EXHAUSTIVE:
+        if layouts <= exhaustive:
             every = [layout(choice) for choice in itertools.product(*(values for *_, values in entries))]
             possible = [alternatives(files.values()) for files, _ in every]
-            if sum(math.prod(len(v) for _, s, t in p for v in (s, *t)) for p in possible) <= EXHAUSTIVE:
+            if sum(math.prod(len(v) for _, s, t in p for v in (s, *t)) for p in possible) <= exhaustive:
                 for (files, folders), uncertain in zip(every, possible, strict=True):
                     for contents in itertools.product(*(_contents(sizes, sectors) for _, sizes, sectors in uncertain)):
                         yield state(files, folders, {file: data for (file, *_), data in zip(uncertain, contents, strict=True)})
@@ -230,7 +237,7 @@ class ModelStorage(Storage):
         files, folders = layout(d.entries.get(name) for d, name, _ in entries)
         yield state(files, folders, {file: bytes(file.content) for file in files.values()})
         pick = random.Random(seed).choice
-        for _ in range(SAMPLES):
+        for _ in range(samples):
             files, folders = layout(pick(values) for *_, values in entries)
             yield state(files, folders, {file: b"".join(map(pick, sectors))[: pick(sizes)] for file, sizes, sectors in alternatives(files.values())})
 
@@ -389,6 +396,14 @@ class ModelStorage(Storage):
         self.slept.append(seconds)
 
     # Below the methods
+
+    def content(self, path: str) -> bytes | None:
+        """What is visible at `path` now; None: no file."""
+        try:
+            inode = self._find(path)
+        except OSError:
+            return None
+        return bytes(inode.content) if isinstance(inode, File) else None
 
     def next_number(self) -> int:
         return next(self._numbers)
@@ -955,3 +970,297 @@ class FixedTemporaryName(Passing):
     def _fixed(self, path: str) -> str:
         folder, name = os.path.split(path)
         return os.path.join(folder, "tmp" + storage_module._SUFFIX) if is_temporary(name) else path
+
+
+# 6. A run's file: the same oracle, for appends
+
+RUN = "/disk/runs/checkpoint.fastckpt"
+# Calls that leave a disk as it is: a crash after one of them is a crash before it.
+LOOKING = ("read", "stat", "list", "resolve", "lock", "sleep")
+
+
+class Put(NamedTuple):
+    """One append of a history. A history may also hold `SYNC`, a call of `sync`, and `REOPEN`, close and open."""
+
+    message: bytes
+    sync: bool = True
+
+
+SYNC, REOPEN = "sync", "reopen"
+History = Sequence[Put | str]
+Contents = list[tuple[int, bytes]]
+
+
+def puts(*sizes: int, seed: int = 0, changed: bool = False) -> list[Put]:
+    """Appends of incompressible messages without a zero, so that a lost sector shows; `changed`: each is the first with a part changed."""
+    first = bytearray(_noise(max(sizes), seed))
+    messages = []
+    for n, size in enumerate(sizes):
+        if changed:
+            first[50 * n : 50 * n + size] = _noise(size, seed + n + 1)[: len(first) - 50 * n]
+            messages.append(Put(bytes(first)))
+        else:
+            messages.append(Put(_noise(size, seed + n + 1)))
+    return messages
+
+
+def contents(path: str, storage: Storage = DISK) -> Contents | None:
+    """Step and message of every record of a run, oldest first, as a reader finds them; None: there is no file. Raises `CheckpointError`."""
+    try:
+        reader = Reader(path, storage=storage)
+    except NotFoundError:
+        return None
+    try:
+        return contents_of(reader)
+    finally:
+        reader.close()
+
+
+def contents_of(reader: Reader) -> Contents:
+    entries = [*reader.entries()][::-1]
+    assert [entry.sequence for entry in entries] == sorted({entry.sequence for entry in entries})
+    return [(entry.header.step or 0, reader.read(entry)) for entry in entries]
+
+
+@dataclass
+class Promised:
+    """What a run's file holds (`current`, without what failed), and all that it may hold after a crash now (`possible`)."""
+
+    current: Contents = field(default_factory=list)
+    possible: list[Contents] = field(default_factory=lambda: [[]])
+
+    def attempted(self, step: int, message: bytes) -> None:
+        """An append is under way; should it fail, it may be there nevertheless, until a later one is acknowledged."""
+        self.possible.append([*self.current, (step, message)])
+
+    def in_place(self, step: int, message: bytes) -> None:
+        """The append is in place, not synced: a crash leaves it or does not."""
+        self.current = [*self.current, (step, message)]
+        self.possible.append(self.current)
+
+    def synced(self, failed: Contents = ()) -> None:
+        """What is in place is durable, and so may be one of the appends that failed."""
+        self.possible = [self.current, *([*self.current, one] for one in failed)]
+
+
+def perform(history: History, storage: Storage, promised: Promised, path: str = RUN, *, first: int = 0, disk: Storage | None = None) -> list[StorageError]:
+    """Do what a history says, from the place `first` on, keeping account in `promised`; the errors that it ended in.
+
+    Steps are places in the history. An append that failed may be in place nevertheless: `disk` (without faults) is asked.
+    """
+    errors: list[StorageError] = []
+    failed: Contents = []
+    journal: Journal | None = None
+    try:
+        for step, action in enumerate(history[first:], first):
+            try:
+                if journal is None:
+                    journal = Journal(path, storage=storage)
+                if isinstance(action, Put):
+                    promised.attempted(step, action.message)
+                    journal.append(action.message, step=step, sync=action.sync)
+                    if failed and disk is not None:
+                        there = contents(path, disk) or []
+                        for one in [one for one in failed if one in there]:
+                            promised.in_place(*one)
+                    failed = []
+                    promised.in_place(step, action.message)
+                    if action.sync:
+                        promised.synced()
+                elif action == SYNC:
+                    journal.sync()
+                    promised.synced(failed)
+                else:
+                    closed, journal = journal, None
+                    closed.close()
+                    promised.synced(failed)
+            except DurabilityError as error:
+                errors.append(error)
+                if isinstance(action, Put):
+                    promised.in_place(step, action.message)
+            except StorageError as error:
+                errors.append(error)
+                if isinstance(action, Put):
+                    failed.append((step, action.message))
+    finally:
+        if journal is not None:
+            with contextlib.suppress(Crash, StorageError):
+                journal.close()
+                promised.synced(failed)
+    return errors
+
+
+class Halting(CrashingStorage):
+    """As `CrashingStorage`, but counts only the calls that change something."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if self.left <= 0:
+            raise Crash
+        if name in LOOKING or (name == "open" and not arguments[1] & (os.O_CREAT | os.O_TRUNC)) or name == "close":
+            return getattr(self.inner, name)(*arguments)
+        return super().call(name, *arguments)
+
+
+class BySector(Passing):
+    """A write takes no more than what lies in one sector of the disk: a crash may come after each."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name == "write":
+            fd, data, offset = arguments
+            return self.inner.write(fd, data[: SECTOR - offset % SECTOR], offset)
+        return super().call(name, *arguments)
+
+
+class Found(NamedTuple):
+    """What a check has looked at."""
+
+    states: int
+    torn: list[State]  # those of them that had something to be cut
+
+
+def check_run_crashes(
+    history: History, *, old: int = 0, product: Product = unchanged, only_torn: bool = True, path: str = RUN, **fault: Any
+) -> Found:
+    """Do what `history` says (the first `old` of it long ago), crash after every call that changes something, look at every state.
+
+    With `fault`, the calls fail that `FaultyStorage` is told of. After each crash a run holds what `Promised` allows, each step
+    reading back right; what opening says of it is torn at most; the next writer's append is durable and what it cut is kept aside.
+    """
+    seen: set[object] = set()
+    torn: list[State] = []
+    for after in itertools.count():
+        model = ModelStorage(folders=["/disk"])
+        promised = Promised()
+        perform(history[:old], model, promised, path)
+        model.sync_everything()
+        promised.synced()
+        halting = Halting(model, after)
+        disk = product(FaultyStorage(halting, **fault) if fault else halting)
+        finished = False
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                perform(history, disk, promised, path, first=old, disk=model)
+            finished = halting.left > 0
+        except Crash:
+            pass
+        told = f"crash after {after} changes of the disk\n{halting.trace()}"
+        require_run_after_crash(model, promised, seed=after, told=told, seen=seen, torn=torn, only_torn=only_torn, path=path)
+        if finished:
+            return Found(len(seen), torn)
+    raise AssertionError
+
+
+def require_run_after_crash(
+    model: ModelStorage,
+    promised: Promised,
+    *,
+    seed: int,
+    told: str,
+    seen: set[object],
+    torn: list[State] | None = None,
+    only_torn: bool = True,
+    path: str = RUN,
+    most: int = SAMPLES,
+) -> None:
+    """In every state that a loss of power now may leave, the run holds what was promised, and the next append works.
+
+    With `only_torn`, what is cut must be known for a crash's doing; the states with something to cut are put into `torn`.
+    """
+    allowed = promised.possible
+    for state in model.states(seed, most):
+        key = state.signature(), tuple(tuple(step for step, _ in one) for one in allowed)
+        if key in seen:
+            continue
+        seen.add(key)
+        what = f"{told}\nseed {seed}, the disk after the crash:\n{state}"
+        machine = state.boot()
+        found = require_run(machine, allowed, what, path)
+        before = machine.content(path) or b""
+        with closing(Journal(path, storage=machine)) as journal:
+            if journal.damage is not None:
+                if only_torn and not journal.damage.torn:
+                    raise Lost(f"{what}\na crash is taken for damage: {journal.damage}")
+                if torn is not None:
+                    torn.append(state)
+            if contents_of(journal) != (found or []):
+                raise Lost(f"{what}\na writer finds something else than a reader")
+            cut = before[journal._end :] if journal.newest is not None else b""
+            journal.append(_NEXT, step=1000)
+        if cut and [machine.content(f"{path}.aside.{n}") for n in journal._asides(path, machine)][-1] != cut:
+            raise Lost(f"{what}\n{len(cut)} bytes were cut and not kept")
+        again = [(found or []) + [(1000, _NEXT)]]
+        for second in machine.states(seed):
+            require_run(second.boot(), again, f"{what}\nand the next append, acknowledged, is lost:\n{second}", path)
+
+
+_NEXT = b"the next message " * 20
+
+
+def require_run(storage: Storage, allowed: Sequence[Contents], told: str, path: str = RUN) -> Contents | None:
+    """A reader finds one of `allowed`, of which the empty one is no file."""
+    try:
+        found = contents(path, storage)
+    except CheckpointError as error:
+        raise Lost(f"{told}\nreading ended in {error!r}") from error
+    if (found or []) not in allowed or found == []:
+        steps = None if found is None else [step for step, _ in found]
+        raise Lost(f"{told}\nfound steps {steps}, allowed {[[step for step, _ in one] for one in allowed]}")
+    return found
+
+
+def check_recovery_crashes(state: State, *, path: str = RUN) -> int:
+    """FAULTS A8: in a machine that finds `state`, crash after every change that opening and the next append make, and look at every state.
+
+    How many states were looked at.
+    """
+    seen: set[object] = set()
+    for after in itertools.count():
+        machine = state.boot()
+        promised = Promised(contents(path, machine) or [])
+        promised.synced()
+        halting = Halting(machine, after)
+        try:
+            with closing(Journal(path, storage=halting)) as journal:
+                promised.attempted(900, b"after the crash")
+                journal.append(b"after the crash", step=900)
+                promised.in_place(900, b"after the crash")
+                promised.synced()
+        except Crash:
+            pass
+        told = f"crash after {after} changes while recovering from\n{state}\n{halting.trace()}"
+        require_run_after_crash(machine, promised, seed=after, told=told, seen=seen, path=path, most=100)
+        if halting.left > 0:
+            return len(seen)
+    raise AssertionError
+
+
+def check_run_faults(history: History, *, old: int = 0, product: Product = unchanged, path: str = RUN, inner: Product = unchanged, **fault: Any) -> list[str]:
+    """Let the first, second, third ... call fail, until there is none more, and hold each outcome against the promise.
+
+    What was acknowledged is there, after a crash too; what fails once fails one append at most; nothing stays open, no temporary file is
+    left. `inner` puts another fault below. What failed first, in the order of the calls.
+    """
+    hits: list[str] = []
+    for nth in itertools.count(1):
+        model = ModelStorage(folders=["/disk"])
+        promised = Promised()
+        perform(history[:old], model, promised, path)
+        model.sync_everything()
+        promised.synced()
+        faulty = FaultyStorage(inner(model), nth, **fault)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            errors = perform(history, product(faulty), promised, path, first=old, disk=model)
+        told = f"call {nth} fails, {fault}, hit {faulty.hit[:3]}, errors {errors}\n{faulty.trace()}"
+        if fault.get("times", 1) == 1 and inner is unchanged and len(errors) > 1:
+            raise Lost(f"{told}\none fault fails {len(errors)} appends")
+        require_run(model, promised.possible, told, path)
+        require_run_after_crash(model, promised, seed=nth, told=told, seen=set(), path=path, most=30)
+        assert not faulty.open_fds, f"left open\n{told}"
+        assert not model.descriptors, f"left open\n{told}"
+        assert "unlink" in faulty.hit or not temporaries(model), f"a temporary file is left\n{told}"
+        if not faulty.hit:
+            return hits
+        hits.append(faulty.hit[0])
+    raise AssertionError

@@ -5,10 +5,14 @@ It shares no code with the product, so it is also a witness that the specificati
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
 import zlib
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import msgspec
 import zstandard
@@ -33,6 +37,22 @@ def file_header(*, version: int = 1, min_reader: int = 1, flags: int = 0, file_i
 
 def compress(content: bytes, *, level: int = 1, declare: bool = True, checked: bool = True) -> bytes:
     return zstandard.ZstdCompressor(level=level, write_checksum=checked, write_content_size=declare).compress(content)
+
+
+def raw_frame(content: bytes) -> bytes:
+    """A valid zstd frame that holds `content` as it is (RFC 8878: single segment, content size, checksum, raw blocks)."""
+    blocks = [content[i : i + (1 << 17)] for i in range(0, len(content), 1 << 17)] or [b""]
+    body = b"".join(struct.pack("<I", (n == len(blocks) - 1) | len(block) << 3)[:3] + block for n, block in enumerate(blocks))
+    return b"\x28\xb5\x2f\xfd\xa4" + struct.pack("<I", len(content)) + body + compress(content)[-4:]
+
+
+@contextlib.contextmanager
+def raw_frames() -> Iterator[None]:
+    """What the product writes inside is not compressed, so that a frame holds the zeros of its message."""
+    fake = SimpleNamespace(**{name: getattr(zstandard, name) for name in dir(zstandard) if not name.startswith("_")})
+    fake.ZstdCompressor = lambda **options: SimpleNamespace(compress=raw_frame)
+    with mock.patch("fastckpt.container.zstandard", fake):
+        yield
 
 
 def record(
@@ -79,3 +99,35 @@ def record(
 def single(message: bytes = b"\xc0", **lies: Any) -> bytes:
     """A whole file with one record."""
     return file_header() + record(message, **lies)
+
+
+def header_checksum(data: bytes) -> bytes:
+    """By which a table names the record that `data` is."""
+    return data[-20:-12]
+
+
+def crc(data: bytes) -> bytes:
+    return struct.pack("<I", zlib.crc32(data))
+
+
+def size(data: bytes) -> bytes:
+    return struct.pack("<I", len(data))
+
+
+def difference(before: list[bytes], old: int, new: bytes, *, table: dict[int, Any] | None = None, header: dict[str, Any] | None = None) -> bytes:
+    """A record behind the records `before`, whose message is the one chunk of the record with that index, and then `new`.
+
+    `table` replaces columns of its table by their number, `header` as in `record`.
+    """
+    there = before[old]
+    chunk = zstandard.ZstdDecompressor().decompress(there[there.index(b"\x28\xb5\x2f\xfd") : -40], max_output_size=1 << 20)
+    columns = [[sum(map(len, before[old:]))], header_checksum(there), [1, 0, 1, 0, 0, 1], size(new), crc(new)]
+    for number, value in (table or {}).items():
+        columns[number] = value
+    fields = {"sequence": len(before) + 1, "base": False, "message": len(chunk) + len(new), "digest": checksum(crc(chunk) + crc(new)), **(header or {})}
+    return record(chunk + new, header=fields, table=columns, content=new)
+
+
+def run(*records: bytes) -> bytes:
+    """A whole run's file."""
+    return file_header(flags=1) + b"".join(records)

@@ -16,25 +16,26 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("tree",),  # what codec and the JSON twin both need to know of nested plain data
     ("codec", "delta", "container", "storage", "schema"),  # strangers to one another
-    ("lock", "twin"),
+    ("lock", "twin", "jsonable"),
     ("reader",),
     ("journal",),
-    ("file",),
-    ("manager", "writer", "resume"),
+    ("file", "repair", "timeline", "check"),
+    ("check", "timeline", "writer", "resume"),
+    ("manager",),
     ("migrate", "dropin", "testing"),
+    ("console",),
+    ("demo",),
     ("cli", "__main__", "__init__"),
 )
 # What one module may take from its own row, each with its reason.
 WITHIN = {
     ("__main__", "cli"): "the entry point is the command line, or says how to install it",
     ("cli", "__init__"): "for the version",
-    ("manager", "writer"): "the manager runs the background thread",
-    ("manager", "resume"): "the manager checks what it resumes",
 }
 LAYER = {name: number for number, row in enumerate(ROWS) for name in row}
 
 # Only `storage` touches the disk. Elsewhere `os` gives names, types and texts, never a file.
-PURE_OS = {"PathLike", "fspath", "fsencode", "fsdecode", "strerror", "sep", "altsep", "curdir", "name", "environ", "urandom", "path"}
+PURE_OS = {"PathLike", "fspath", "fsencode", "fsdecode", "strerror", "sep", "altsep", "curdir", "name", "environ", "urandom", "path", "stat_result"}
 # Of the process and the machine, not of the disk.
 PURE_OS |= {"getpid", "uname", "register_at_fork", "cpu_count", "process_cpu_count"}
 PURE_PATH = {"abspath", "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonpath", "commonprefix", "sep"}
