@@ -29,8 +29,8 @@ from .shapes import PERSISTED, TrainState, change, make, replace_pack
 HELP = "what a message shares with the one before it: CPU time, new bytes, rows; files of whole runs, simulated"
 ROUNDS, QUICK_ROUNDS = 9, 3
 MB = 1_000_000
-# No difference may cost more, whatever the messages.
-MOST_MS_PER_MB = 6.0
+# No difference may cost more, whatever the messages; a message counts as so many bytes at least, for a call costs something too.
+MOST_MS_PER_MB, LEAST_BYTES = 6.0, MB // 10
 # What a whole run may come to, in MB.
 MOST_MB = {"200 trajectories": 1.8, "trainer state": 2.5, "appended rows": 40.0}
 SHARED = Path(os.environ.get("FASTCKPT_SHARED") or Path(__file__).resolve().parents[2] / "shared") / "data"
@@ -86,7 +86,7 @@ def measure(before: bytes, message: bytes, rounds: int, chunk: int = CHUNK) -> d
     return {
         "message_bytes": len(message),
         "cpu_seconds": samples,
-        "cpu_ms_per_mb": statistics.median(samples) * 1e3 / max(len(message), len(before), 1) * MB,
+        "cpu_ms_per_mb": statistics.median(samples) * 1e3 / max(len(message), len(before), LEAST_BYTES) * MB,
         "new_bytes": len(made.content),
         "rows": len(made.runs) // 3,
     }

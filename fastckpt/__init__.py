@@ -33,6 +33,7 @@ __version__ = VERSION
 
 __all__ = [
     "CheckpointError",
+    "CheckpointManager",
     "CheckpointWarning",
     "ConflictError",
     "CorruptError",
@@ -48,6 +49,7 @@ __all__ = [
     "Problem",
     "ReplacedError",
     "SaveInfo",
+    "SaveStats",
     "SchemaError",
     "Source",
     "StepAlreadyExistsError",

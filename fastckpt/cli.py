@@ -8,41 +8,38 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import multiprocessing
 import os
-import random
-import re
 import signal
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TextIO
 
 import msgspec
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
-from rich.text import Text
 
 from .codec import Codec
-from .container import VERSION
-from .errors import CheckpointError, CheckpointWarning, ConflictError, EncodeError
-from .file import Info, load, read, save
+from .console import clean, complain, console_of, emit, new_table, plural, print_columns, ranges, say, size_text, with_bar, write_out
+from .container import FILE_HEADER_SIZE, VERSION
+from .demo import show as show_demo
+from .errors import CheckpointError, CheckpointWarning, ConflictError, CorruptError
+from .file import Info, Problem, load, read
 from .file import inspect as read_info
 from .file import verify as find_problems
-from .migrate import Migration, Outcome, attempt, find, import_type, migrate, target_of
+from .migrate import Migration, Outcome, attempt, export_all, find, import_type, target_of
 from .migrate import export as export_file
-from .storage import exists, open_file, publish, read_at, temporary_folder
-from .tree import difference, path_text
+from .reader import Entry, Reader
+from .repair import marked, repair
+from .storage import exists, publish, temporary_folder
+from .tree import path_text
 from .twin import to_json
 
 __all__ = ["app", "main"]
@@ -53,62 +50,6 @@ large. 8 a conflict that would lose one of two things. 9 another process is writ
 or 1; so do export and verify where they take several files."""
 
 app = typer.Typer(name="fastckpt", add_completion=False, pretty_exceptions_enable=False, epilog=_EXIT_CODES, rich_markup_mode=None)
-
-
-# --- saying it -------------------------------------------------------------------------------------------------------
-
-# What would end a line, move the cursor, turn the reading order or cannot be encoded; names of files may hold it.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def _clean(text: str) -> str:
-    return _UNPRINTABLE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
-
-
-def _console(stream: TextIO) -> Console:
-    # Without a terminal Rich assumes 80 columns and would cut tables to fit.
-    return Console(file=stream, markup=False, highlight=False, emoji=False, width=None if stream.isatty() else 10_000)
-
-
-def _say(text: str, style: str = "") -> None:
-    """One line on standard output; what stands before two spaces in `style` on a terminal."""
-    line = Text(_clean(text))
-    line.stylize(style, 0, max(line.plain.find("  "), 0))
-    _console(sys.stdout).print(line, soft_wrap=True)
-
-
-def _complain(text: str) -> None:
-    """One line on standard error."""
-    _console(sys.stderr).print(Text(_clean(f"fastckpt: {text}")), soft_wrap=True)
-
-
-def _emit(document: Any) -> None:
-    """A result for machines."""
-    _write(to_json(document) + b"\n")
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.flush()
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True, overflow="ignore")
-    return table
-
-
-def _size(count: float) -> str:
-    if count < 1000:
-        return f"{count:.0f} bytes"
-    unit = next((unit for unit, limit in (("kB", 1e6), ("MB", 1e9)) if count < 0.99995 * limit), "GB")
-    return f"{count / {'kB': 1e3, 'MB': 1e6, 'GB': 1e9}[unit]:.1f} {unit}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             code = int(app(args=None if argv is None else list(argv), prog_name="fastckpt", standalone_mode=False) or 0)
         except CheckpointError as error:
-            _complain(str(error))
+            complain(str(error))
             return error.exit_code
         except OSError as error:
             # Only standard output raises a bare one: a full disk behind `>`. Closed here, or the interpreter writes it again at its end.
-            _complain(f"cannot write the output: {error.strerror}; free some space, or send it elsewhere")
+            complain(f"cannot write the output: {error.strerror}; free some space, or send it elsewhere")
             try:
                 sys.stdout.close()
             except OSError:
@@ -139,10 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not hasattr(error, "format_message"):
                 raise
             command = getattr(getattr(error, "ctx", None), "command_path", "fastckpt")
-            _complain(f"{error.format_message().rstrip('.')}; see `{command} --help`")
+            complain(f"{error.format_message().rstrip('.')}; see `{command} --help`")
             return 2
     if code == 130:
-        _complain("interrupted; what was written is whole")
+        complain("interrupted; what was written is whole")
     return code
 
 
@@ -150,14 +91,14 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
     if issubclass(category, CheckpointWarning):
-        _complain(f"warning: {message}")
+        complain(f"warning: {message}")
     else:
         (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        _say(f"fastckpt {VERSION}")
+        say(f"fastckpt {VERSION}")
         raise typer.Exit
 
 
@@ -167,11 +108,14 @@ def _root(
 ) -> None:
     """Durable, checked, compact checkpoints of plain-data training state."""
     if context.invoked_subcommand is None:
-        _write(context.get_help().encode() + b"\n")
+        write_out(context.get_help().encode() + b"\n")
 
 
 _Force = Annotated[bool, typer.Option("--force", help="Replace a target that holds something else.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, and nothing else, on standard output.")]
+
+
+_File = Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint, or the directory of a run.")]
 
 
 # --- migrate ---------------------------------------------------------------------------------------------------------
@@ -202,19 +146,19 @@ def _migrate(
     options = {"type": spec, "convert": convert, "force": force, "dry_run": dry_run, "encoding": encoding}
     for outcome in _with_outcomes(outcomes, files, jobs, options):
         for text in outcome.warnings:
-            _complain(f"warning: {text}")
+            complain(f"warning: {text}")
         if outcome.error is not None:
-            _complain(str(outcome.error))
+            complain(str(outcome.error))
         elif outcome.migration is not None and not as_json:
-            _say(_described(outcome.migration), "yellow" if outcome.migration.status == "newer, left alone" else "green")
+            say(_described(outcome.migration), "yellow" if outcome.migration.status == "newer, left alone" else "green")
     results = [_as_result(outcome) for outcome in outcomes]
     counts = Counter(result["status"] for result in results)
     summary = dict(sorted(counts.items(), key=lambda item: (item[0] == "failed", item[0])))
     document = {"fastckpt": VERSION, "summary": summary, "files": results}
     if as_json:
-        _emit(document)
+        emit(document)
     else:
-        _say(f"{_plural(len(results), 'file')}: " + ", ".join(f"{count:,} {status}" for status, count in summary.items()))
+        say(f"{plural(len(results), 'file')}: " + ", ".join(f"{count:,} {status}" for status, count in summary.items()))
     if report is not None:
         publish(report, to_json(document) + b"\n")
     raise typer.Exit(1 if counts["failed"] else 0)
@@ -249,8 +193,7 @@ def _with_outcomes(outcomes: list[Outcome], files: Sequence[str], jobs: int, opt
 
     if not sys.stderr.isatty():
         return (outcome for part in (ready, kept()) for outcome in part)
-    console = Console(stderr=True)
-    return [*ready, *track(kept(), "migrating", total=len(files), console=console, transient=True)]
+    return [*ready, *with_bar(kept(), "migrating", len(files))]
 
 
 def _run(files: Sequence[str], jobs: int, options: dict[str, Any]) -> Iterator[Outcome]:
@@ -284,9 +227,9 @@ def _run(files: Sequence[str], jobs: int, options: dict[str, Any]) -> Iterator[O
 
 
 def _described(done: Migration) -> str:
-    sizes = _size(done.source_bytes)
+    sizes = size_text(done.source_bytes)
     if done.target_bytes:
-        sizes += f" -> {_size(done.target_bytes)} ({done.source_bytes / done.target_bytes:.1f}x)"
+        sizes += f" -> {size_text(done.target_bytes)} ({done.source_bytes / done.target_bytes:.1f}x)"
     return f"{done.status:<13}  {done.source} -> {done.target}  {sizes}" + (f"  {done.proof}" if done.proof else "")
 
 
@@ -304,15 +247,28 @@ def _as_result(outcome: Outcome) -> dict[str, Any]:
 @app.command("export")
 def _export(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Checkpoints, or directories to search for them.")],
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Where one goes instead of standard output.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes instead of standard output.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of a run this step, not the newest.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Of a run every step, each to step-N.json in the directory --output.")] = False,
     beside: Annotated[bool, typer.Option("--beside", help="Write X.json beside X.fastckpt; for several files and directories always so.")] = False,
     name: Annotated[str, typer.Option(metavar="NAME", help="What the files in a directory are called.")] = "*.fastckpt",
     force: _Force = False,
 ) -> None:
     """The way back: the JSON of a checkpoint, to standard output (exactly its bytes), to a file, or beside each checkpoint.
 
-    With several files, what fails is named and does not stop the rest; then the exit code is 1.
+    Of a run, its newest step, the one given, or all. Where several are exported, what fails is named and does not stop the rest; then
+    the exit code is 1.
     """
+    if every or step is not None:
+        option = "--all" if every else "--step"
+        if len(paths) != 1 or beside or (every and step is not None):
+            raise typer.BadParameter("takes one run, no --beside, and not both of --step and --all", param_hint=option)
+        paths = [_run_file(paths[0])]
+    if every:
+        if output is None:
+            raise typer.BadParameter("needs --output, a directory", param_hint="--all")
+        _export_all(paths[0], output, force)
+        return
     failed: list[CheckpointError] = []
     files = [str(file) for file in find(paths, name=name, on_error=failed.append)]
     if len(paths) == 1 and not files:
@@ -321,24 +277,43 @@ def _export(
     if output is not None and (beside or not single):
         raise typer.BadParameter("takes one checkpoint, and no --beside", param_hint="--output")
     if single and not beside:
-        data = export_file(files[0], output, force=force)
+        data = export_file(files[0], output, step=step, force=force)
         if output is None:
-            _write(data)
+            write_out(data)
         else:
-            _say(f"exported  {files[0]} -> {output}  {_size(len(data))}", "green")
+            say(f"exported  {files[0]} -> {output}  {size_text(len(data))}", "green")
         return
     for error in failed:
-        _complain(str(error))
+        complain(str(error))
     for file in files:
         target = target_of(file, ".json", ".fastckpt")
         try:
             data = export_file(file, target, force=force)
         except CheckpointError as error:
             failed.append(error)
-            _complain(str(error))
+            complain(str(error))
         else:
-            _say(f"exported  {file} -> {target}  {_size(len(data))}", "green")
+            say(f"exported  {file} -> {target}  {size_text(len(data))}", "green")
     raise typer.Exit(1 if failed else 0)
+
+
+def _export_all(path: str, folder: str, force: bool) -> None:
+    done = failed = size = 0
+    for exported in with_bar(export_all(path, folder, force=force), "exporting", None):
+        if exported.error is not None:
+            failed += 1
+            complain(f"step {exported.step}: {exported.error}")
+        else:
+            done += 1
+            size += exported.size
+    say(f"exported  {plural(done, 'step')} of {path} -> {folder}  {size_text(size)}" + (f", {failed:,} failed" if failed else ""), "green")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _run_file(path: str) -> str:
+    """The file of the run in a directory; a file is its own."""
+    inside = os.path.join(path, "checkpoint.fastckpt")
+    return inside if exists(inside) else path
 
 
 class _Field(NamedTuple):
@@ -355,26 +330,38 @@ _ROWS = 20
 
 
 @app.command("inspect")
-def _inspect(path: Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint.")], as_json: _Json = False) -> None:
-    """What is in a checkpoint: its header, and the fields by the bytes that they take before compression."""
+def _inspect(path: _File, as_json: _Json = False) -> None:
+    """What is in a checkpoint: its header, and the fields by the bytes that they take before compression; of a run, its newest step."""
+    path = _run_file(path)
     info = read_info(path)
     document = read(path)
     fields = _fields(Codec().decode(document.message, info.has_ext, path=path), ())
+    run = _counted(path) if info.kind == "run" else None
     if as_json:
         listed = [{"path": each.path, "bytes": each.bytes, "holds": each.holds} for field in fields for each in (field, *field.fields)]
-        _emit({"header": info, "fields": listed})
+        emit({"header": info, **({"run": run} if run else {}), "fields": listed})
         return
     for key, value in _header(info):
-        _say(f"{key:<9} {value}")
-    table = _table("field", "bytes", "share", "holds")
+        say(f"{key:<9} {value}")
+    if run:
+        say(f"run       {plural(run['steps'], 'step')}, {run['first']} to {run['newest']}, in {plural(run['records'], 'record')}")
+    table = new_table("field", "bytes", "share", "holds")
     _add_rows(table, fields, info.message_bytes, "")
     if fields:
-        _console(sys.stdout).print(table)
+        console_of(sys.stdout).print(table)
+
+
+def _counted(path: str) -> dict[str, Any]:
+    """How many records a run has, how many of them are live steps, and which are the first and the newest."""
+    with closing(Reader(path)) as reader:
+        records = list(marked(reader))
+    steps = [entry.header.step for entry, live in records if live]
+    return {"records": len(records), "steps": len(steps), "first": steps[-1], "newest": steps[0]}
 
 
 def _add_rows(table: Table, fields: list[_Field], total: int, indent: str) -> None:
     for field in fields[:_ROWS]:
-        table.add_row(indent + _clean(field.path), f"{field.bytes:,}", f"{100 * field.bytes / total:.1f}%", field.holds)
+        table.add_row(indent + clean(field.path), f"{field.bytes:,}", f"{100 * field.bytes / total:.1f}%", field.holds)
         _add_rows(table, field.fields, total, indent + "  ")
     if rest := fields[_ROWS:]:
         count = sum(field.bytes for field in rest)
@@ -399,8 +386,8 @@ def _fields(value: Any, steps: tuple[object, ...]) -> list[_Field]:
 
 
 def _header(info: Info) -> Iterator[tuple[str, str]]:
-    yield "file", f"{info.path}, {_size(info.file_bytes)} ({info.kind}, format {info.format_version}, id {info.file_id})"
-    yield "message", f"{_size(info.message_bytes)} before {info.codec}" + (", with Ext values" if info.has_ext else "")
+    yield "file", f"{info.path}, {size_text(info.file_bytes)} ({info.kind}, format {info.format_version}, id {info.file_id})"
+    yield "message", f"{size_text(info.message_bytes)} before {info.codec}" + (", with Ext values" if info.has_ext else "")
     written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(info.time // 10**9))
     yield "written", f"{written} by fastckpt {info.writer}" + (f", step {info.step}" if info.step is not None else "")
     if info.type:
@@ -427,7 +414,7 @@ def _verify(
     code = failed[0].exit_code if failed else 0
     for file in files:
         try:
-            problems = [{"offset": problem.offset, "fact": problem.fact} for problem in find_problems(file)]
+            problems = [{"offset": problem.offset, "fact": _placed(file, problem)} for problem in find_problems(file)]
             results.append({"path": file, "sound": not problems, "problems": problems})
             code = _code_of(file) if problems else code
         except CheckpointError as error:
@@ -435,19 +422,24 @@ def _verify(
             code = error.exit_code
     for result in results:
         for problem in result["problems"]:
-            _complain(problem["fact"])
+            complain(problem["fact"])
         if result["sound"] and not as_json:
-            _say(f"sound  {result['path']}", "green")
+            say(f"sound  {result['path']}", "green")
     bad = sum(not result["sound"] for result in results)
     if as_json:
-        _emit({"fastckpt": VERSION, "summary": {"sound": len(results) - bad, "bad": bad}, "files": results})
+        emit({"fastckpt": VERSION, "summary": {"sound": len(results) - bad, "bad": bad}, "files": results})
     else:
-        _say(f"{_plural(len(results), 'file')}: {len(results) - bad:,} sound, {bad:,} bad")
+        say(f"{plural(len(results), 'file')}: {len(results) - bad:,} sound, {bad:,} bad")
     raise typer.Exit(code if len(results) == 1 else min(code, 1))
 
 
 def _unsound(path: str, error: CheckpointError) -> dict[str, Any]:
     return {"path": path, "sound": False, "problems": [{"offset": getattr(error, "offset", None), "fact": str(error)}]}
+
+
+def _placed(path: str, problem: Problem) -> str:
+    """The fact with its place and remedy, which those that a run's records are judged by do not have."""
+    return problem.fact if path in problem.fact else f"{problem.fact} in {path} at byte {problem.offset}; `fastckpt repair` keeps what is readable"
 
 
 def _code_of(path: str) -> int:
@@ -456,100 +448,132 @@ def _code_of(path: str) -> int:
         load(path)
     except CheckpointError as error:
         return error.exit_code
-    return 1
+    return 4  # of a run the newest step can be read
+
+
+# --- log, repair -----------------------------------------------------------------------------------------------------
+
+
+@app.command("log")
+def _log(
+    path: _File,
+    last: Annotated[int | None, typer.Option(min=1, metavar="N", help="The last N only; the rest is not even read.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also steps that were deleted or left behind, and what retired them.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """The steps of a run, the newest last: sizes, times, metrics. Read from the headers alone, beside a writer too."""
+    path = _run_file(path)
+    with closing(Reader(path)) as reader:
+        damage = reader.damage
+        if reader.newest is None:
+            fact = damage.fact if damage else "no record"
+            raise CorruptError(fact, path=path, offset=damage.offset if damage else None, remedy=_MEND)
+        gaps: list[str] = []
+        wanted = ((entry, live) for entry, live in _walked(reader, gaps) if live or every)
+        records = [_as_record(entry, live) for entry, live in itertools.islice(wanted, last)][::-1]
+        kind = "single" if reader.single else "run"
+    if damage is not None:
+        gaps.insert(0, f"{damage.fact} at byte {damage.offset}")
+    if gaps:
+        more = f", and in {plural(len(gaps) - 1, 'place')} more" if gaps[1:] else ""
+        torn = damage is not None and damage.torn and not more
+        remedy = "it is being written, or a crash left it so, and the next save mends it" if torn else _MEND
+        complain(f"warning: {path} is damaged: {gaps[0]}{more}; {remedy}")
+    if as_json:
+        found = None if damage is None else {"offset": damage.offset, "bytes": damage.size, "torn": damage.torn, "fact": damage.fact}
+        emit({"path": path, "kind": kind, "damage": found, "gaps": gaps, "records": records})
+        return
+    print_columns([_row(record) for record in records])
+
+
+_MEND = "`fastckpt repair` keeps what is readable"
+
+
+def _walked(reader: Reader, gaps: list[str]) -> Iterator[tuple[Entry, bool]]:
+    """Every record and whether it is live, newest first; what lies between two and is none is added to `gaps`."""
+    end: int | None = None
+    for entry, live in marked(reader):
+        after = entry.offset + entry.length
+        if end is not None and after < end:
+            gaps.append(f"{end - after:,} bytes at byte {after} are no record")
+        end = entry.offset
+        yield entry, live
+    if end is not None and end > FILE_HEADER_SIZE:
+        gaps.append(f"{end - FILE_HEADER_SIZE:,} bytes at byte {FILE_HEADER_SIZE} are no record")
+
+
+def _as_record(entry: Entry, live: bool) -> dict[str, Any]:
+    header = entry.header
+    return {
+        "step": header.step,
+        "sequence": entry.sequence,
+        "kind": header.kind,
+        "live": live,
+        "base": header.kind == "state" and header.base,
+        "time": header.time,
+        "message_bytes": header.message,
+        "file_bytes": entry.length,
+        "stream": header.stream,
+        "key": header.key,
+        "retires": [list(each) for each in header.retires],
+        "metrics": msgspec.msgpack.decode(header.metrics),
+        "meta": msgspec.msgpack.decode(header.meta),
+    }
+
+
+def _row(record: dict[str, Any]) -> dict[str, str]:
+    """What people see of a record; a column that is empty in all of them is not shown."""
+    retires = ", ".join(f"{first} on" if last is None else str(first) if last == first else f"{first} to {last}" for first, last in record["retires"])
+    return {
+        "step": "-" if record["step"] is None else str(record["step"]),
+        "record": str(record["sequence"]),
+        "written (UTC)": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record["time"] // 10**9)),
+        "message": f"{record['message_bytes']:,}",
+        "in file": f"{record['file_bytes']:,}",
+        "base": "base" if record["base"] else "",
+        "state": "" if record["live"] else "retired" if record["kind"] == "state" else "tombstone",
+        "retires": retires if record["kind"] == "tombstone" or not record["live"] else "",
+        "stream": record["stream"],
+        "key": record["key"],
+        "metrics": _pairs(record["metrics"]),
+        "meta": _pairs(record["meta"]),
+    }
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    texts = (f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items())
+    text = " ".join(texts)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+@app.command("repair")
+def _repair(path: _File, as_json: _Json = False) -> None:
+    """Move every step of a damaged run that can be read into a new file. The old one is kept beside it; a sound run is left alone."""
+    path = _run_file(path)
+    done = repair(path)
+    steps = [header.step for header in done.kept]
+    if as_json:
+        lost = [{"step": each.step, "sequence": each.sequence, "fact": each.fact} for each in done.lost]
+        emit({"path": path, "sound": done.aside is None, "kept": steps, "lost": lost, "aside": done.aside})
+    elif done.aside is None:
+        say(f"sound  {path}: nothing to repair", "green")
+    else:
+        # One bad record can take many steps along, all for the same reason.
+        for fact, alike in itertools.groupby(done.lost, key=lambda each: each.fact):
+            gone = ranges([each.step for each in alike])
+            say("lost      " + (f"step {gone}: " if gone else "") + fact, "yellow")
+        say(f"repaired  {path}: {plural(len(steps), 'step')} kept ({ranges(steps)}), {len(done.lost):,} lost", "green")
+        say(f"aside     the old file is {done.aside}")
 
 
 # --- demo ------------------------------------------------------------------------------------------------------------
-
-# Packs, cases in a pack, characters in a step of a case's trace, rejected edits of a task, and the share of Chinese text.
-_SHAPES = {"small": (2, 6, 400, 4, 0.0), "usual": (6, 18, 1200, 24, 0.0), "usual-cjk": (6, 18, 1200, 24, 0.5), "large": (40, 30, 1200, 200, 0.0)}
-
-
-def _training_state(shape: str) -> dict[str, Any]:
-    """A payload as a run of skill and prompt optimisation writes it after every step; the same one each time."""
-    packs, cases, length, edits, chinese = _SHAPES[shape]
-    r = random.Random(11)
-    latin = ["".join(r.choices("etaoinshrdlucmfwypvbgkjqxz", range(26, 0, -1), k=r.randint(2, 10))) for _ in range(6000)]
-    han = ["".join(chr(0x4E00 + int(r.paretovariate(0.6)) % 3000) for _ in range(r.randint(1, 4))) for _ in range(6000)]
-    weights = list(itertools.accumulate(1 / (i + 2) for i in range(6000)))  # as words of a natural language are distributed (Zipf)
-    ids = [f"q_{i:05d}" for i in range(100 * packs)]
-
-    def text(count: int) -> str:
-        words, space, mean = (han, "", 2) if r.random() < chinese else (latin, " ", 6)
-        return space.join(r.choices(words, cum_weights=weights, k=count // mean + 1))[:count]
-
-    def step(number: int) -> dict[str, Any]:
-        called = {"tool_name": "search", "tool_args": {"query": text(40), "level": "L2"}, "tool_output": text(length * 2 // 3)}
-        return {"step": number, "thought": text(length // 3), **called}
-
-    def case() -> dict[str, Any]:
-        metrics = {"budget_usage": r.random(), "spans": [r.random() for _ in range(6)], "tool_usage": {"search": r.randint(0, 9), "view": 3}}
-        asked = {"question_id": r.choice(ids), "question": text(120), "options": [text(30) for _ in range(4)], "answer": "B"}
-        return {**asked, "prediction": r.choice(["A", "C", None]), "correct": False, "metrics": metrics, "trace": [step(i) for i in range(8)]}
-
-    def edit(number: int) -> dict[str, Any]:
-        scores, evidence = {"net": r.random(), "p": r.random()}, [{"question_id": r.choice(ids), "delta": r.random()}]
-        return {"op": "replace", "content": text(400), "reason": text(200), "step": number, "scores": scores, "evidence": evidence}
-
-    state = {
-        "correctness": {name: r.random() < 0.6 for name in ids},
-        "eval_prev_acc": 0.61,
-        "steps_since_best_improved": 3,
-        "rejected_buffer": {f"task {task}": [edit(i) for i in range(edits)] for task in range(6)},
-        "system_packs": [{"stats": {"bias": r.random()}, "failure_cases": [case() for _ in range(cases)]} for _ in range(packs)],
-        "gate_cooldown": {"task 0": 2},
-    }
-    progress = {"epoch": 1, "step_completed": 3, "phase": "in_epoch", "global_step": 33, "total_steps": 120}
-    batches = [ids[start : start + 20] for start in range(0, len(ids), 20)]
-    return {"schema_version": 1, "progress": progress, "epoch_batches": batches, "config_fingerprint": {"batch_size": 20}, "state": state}
 
 
 @app.command("demo")
 def _demo(
     folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="Where the files are kept; without it they are thrown away.")] = None,
-    shape: Annotated[str, typer.Option(help=f"How large the state is: {', '.join(_SHAPES)}.")] = "usual",
+    steps: Annotated[int, typer.Option(min=10, metavar="N", help="How many steps to train.")] = 200,
 ) -> None:
-    """Write a realistic checkpoint.json the old way, migrate it, and compare sizes and times; needs no input."""
-    if shape not in _SHAPES:
-        raise typer.BadParameter(f"{shape!r} is none of {', '.join(_SHAPES)}", param_hint="--shape")
+    """A small training run that checkpoints every step, is killed in the middle, and goes on; compared with one that was not, and with JSON."""
     with temporary_folder() if folder is None else nullcontext(folder) as place:
-        names = [os.path.join(place, name) for name in ("checkpoint.json", "checkpoint.fastckpt", "saved.fastckpt")]
-        for name in names:
-            if exists(name):
-                raise ConflictError("the demo would replace a file", paths=(name,), remedy="choose another directory")
-        _compare(_training_state(shape), *names)
-
-
-def _compare(state: Any, old: str, new: str, saved: str) -> None:
-    """`state` saved and loaded both ways, migrated, and compared; the figures in a table."""
-    write, _ = _timed(lambda: publish(old, json.dumps(state, ensure_ascii=False, indent=2).encode(), fsync=False))
-    parse, plain = _timed(lambda: json.loads(_bytes_of(old)))
-    durable, written = _timed(lambda: save(saved, state, round_trip=False))
-    checked, _ = _timed(lambda: save(saved, state))
-    done = migrate(old)
-    decode, loaded = _timed(lambda: load(new))
-    if (found := difference(plain, loaded) or difference(state, loaded)) is not None:
-        raise EncodeError(found.reason, where=found.where)
-    table = _table("", "size", "save", "load")
-    table.add_row("checkpoint.json, not durable", _size(done.source_bytes), f"{1e3 * write:.1f} ms", f"{1e3 * parse:.1f} ms")
-    table.add_row("checkpoint.fastckpt, durable", _size(written.file_bytes), f"{1e3 * durable:.1f} ms", f"{1e3 * decode:.1f} ms")
-    table.add_row("times better", f"{done.source_bytes / written.file_bytes:.1f}x", f"{write / durable:.1f}x", f"{parse / decode:.1f}x")
-    table.add_row("durable, decoded and compared first", "", f"{1e3 * checked:.1f} ms", "")
-    _console(sys.stdout).print(table)
-    _say(f"{done.status} in {done.seconds:.2f} s: {done.source} -> {done.target}")
-    _say(f"exported again: {done.proof}")
-
-
-def _bytes_of(path: str) -> bytes:
-    with open_file(path) as (fd, status):
-        return read_at(fd, status.st_size, 0)
-
-
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The shortest of three runs, which the machine disturbed least, and the last result."""
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        result = work()
-        times.append(time.perf_counter() - started)
-    return min(times), result
+        show_demo(place, steps)

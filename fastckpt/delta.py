@@ -25,7 +25,7 @@ _MOST_CHUNKS = 1 << 14
 # What finding chunks may cost in one difference, in bytes searched: so many times the larger message, which counts at least so
 # much. Everything else it does is charged at what could be searched in the time: a call, and searches that are slow for the bytes
 # that are searched: an anchor of few distinct bytes, or one that was found at a wrong place, so that the bytes repeat themselves.
-_BUDGET, _LEAST = 24, 1 << 17
+_BUDGET, _LEAST = 16, 1 << 17
 _CALL, _POOR_COST, _RECURRING_COST = 1 << 13, 32, 16
 _ANCHOR = 256
 _POOR, _POOR_WINDOW = 8, 1 << 16  # fewer distinct bytes are poor: they turn up everywhere, so only what is near counts

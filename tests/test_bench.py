@@ -106,7 +106,8 @@ def test_check_names_the_floor_that_is_not_reached(tmp_path: Path) -> None:
 def test_a_contender_that_loads_something_else_is_not_timed(tmp_path: Path) -> None:
     """A product that gives back 1.0 for 1 is refused before anything is timed, by name, with exit code 2."""
     (tmp_path / "fastckpt").mkdir()
-    (tmp_path / "fastckpt" / "__init__.py").touch()
+    # The rest of the product stays the real one.
+    (tmp_path / "fastckpt" / "__init__.py").write_text(f"__path__.append({str(Path(fastckpt.__file__).parent)!r})", encoding="utf-8")
     stand_in = """
         import json, bench.contenders
         def write_checkpoint(folder, *, state, global_step, **others):

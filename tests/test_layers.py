@@ -19,7 +19,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("lock", "twin", "jsonable"),
     ("reader",),
     ("journal",),
-    ("file", "repair", "timeline", "check"),
+    ("file", "repair"),
     ("check", "timeline", "writer", "resume"),
     ("manager",),
     ("migrate", "dropin", "testing"),

@@ -1,0 +1,539 @@
+"""A run: every step durable in one file, each of them restorable, with what was measured of saving them."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, overload
+
+import msgspec
+
+from .check import Checker
+from .codec import Codec, Encoded, pack_meta
+from .container import Source
+from .delta import CHUNK
+from .errors import (
+    CheckpointError,
+    CheckpointWarning,
+    EncodeError,
+    LimitError,
+    StepAlreadyExistsError,
+    StorageError,
+)
+from .journal import Journal
+from .storage import DISK, Storage
+from .timeline import LAST_STEP, Timeline
+from .writer import Writer
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+    D = TypeVar("D")
+else:
+    from typing import TypeVar
+
+    T, D = TypeVar("T"), TypeVar("D")
+
+__all__ = ["CheckpointManager", "SaveStats"]
+
+_MISSING: Final[Any] = object()
+_SUFFIX = ".fastckpt"
+
+
+class SaveStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What saving cost: of one save, or the sum of all. `step` is the newest one; the rest adds up.
+
+    `blocking_seconds` is what `save` took of its caller, checks and waiting included; `total_seconds` lasts until the step is
+    durable. `new_bytes` are those of the message that no earlier record holds, `written_bytes` what went to the disk, `flushes`
+    how often it was asked to keep them. `skipped` and `replaced` count the saves that `on_busy` dropped.
+    """
+
+    step: int = -1
+    saves: int = 0
+    skipped: int = 0
+    replaced: int = 0
+    bases: int = 0
+    checks: int = 0
+    flushes: int = 0
+    message_bytes: int = 0
+    new_bytes: int = 0
+    written_bytes: int = 0
+    blocking_seconds: float = 0.0
+    total_seconds: float = 0.0
+    checked_seconds: float = 0.0
+
+    def __add__(self, other: SaveStats) -> SaveStats:
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__}
+        return SaveStats(**{**sums, "step": max(self.step, other.step)})
+
+
+class _Save(NamedTuple):
+    """One save on its way to the file."""
+
+    step: int
+    encoded: Encoded
+    retires: tuple[tuple[int, int | None], ...]
+    metrics: dict[str, Any] | None
+    meta: dict[str, Any] | None
+    started: float
+    blocked: float | None = None  # seconds of the caller's; None where it waits for the append itself
+    checked: bool = False
+    checked_seconds: float = 0.0
+
+
+class CheckpointManager(Generic[T]):
+    """A run of checkpoints in the one file `checkpoint.fastckpt` of a directory (or in the `*.fastckpt` file that is named).
+
+    *When `save` returns, the step survives a kill of the process and a loss of power; at every moment before that, the previous
+    step does.* With `durability="async"` that holds when `wait_until_finished` returns: the caller's thread only encodes, so the
+    bytes are a consistent snapshot, and one background thread does the rest. At most one save is in flight and one waits; if there
+    are both, `on_busy` says whether `save` waits, skips this one (False), or puts it in the place of the one that waits, whose step
+    is then not saved. `fsync=False` gives up the power-loss half of the promise.
+
+    `type` is what states come back as; plain data if not given. What would come back different is refused by a check
+    (`round_trip`): of saves 1, 2, 4, 8, …, of every base, of the last at `close`, and of as many others as keep checking under a
+    tenth of the time spent saving. "always" checks each save, "never" none. With `durability="async"` the writer does it: a live
+    state that was changed since it was encoded tells nothing, so then, as for the first save and with "always", the caller's thread
+    does. Bases in the background, and the last save, whose live state is no more, are only read back.
+
+    Errors of the background surface once, at the next `save`, `wait_until_finished`, `check_for_errors` or `close`. With
+    `on_error="warn"` what the disk refuses is a `CheckpointWarning`, the save returns False, and training goes on; what cannot be
+    saved is always an error. After a failed save the same step may be saved again.
+
+    One manager writes a run at a time (`lock=False` where the filesystem has no locks); it may be shared by threads, not by forked
+    children. `read_only` managers change nothing, need no lock, and follow a running run. `on_save` is called with the `SaveStats`
+    of each save that is in the file, in the thread that wrote it. A file of one checkpoint (a migrated one, `save`'s) is taken for
+    one step: its own, or its `progress.global_step`, or `first_step`; the first save makes a run of it. `first_step` is otherwise
+    where an empty run begins.
+
+    Raises `SchemaError` (a type that cannot come back), `LockedError`, `NotACheckpointError`, `VersionError`, `StorageError`, and with
+    `read_only` `NotFoundError` where there is no file. Damage is no error here: it is a `CheckpointWarning`, and `restore` raises.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        type: type[T] = Any,  # type: ignore[assignment]
+        *,
+        durability: Literal["sync", "async"] = "sync",
+        fsync: bool = True,
+        on_busy: Literal["wait", "skip", "replace"] = "wait",
+        on_error: Literal["raise", "warn"] = "raise",
+        round_trip: Literal["auto", "always", "never"] = "auto",
+        read_only: bool = False,
+        first_step: int | None = None,
+        lock: bool = True,
+        level: int = 3,
+        chunk: int = CHUNK,
+        on_save: Callable[[SaveStats], object] | None = None,
+        name: str = "checkpoint.fastckpt",
+        storage: Storage = DISK,
+    ) -> None:
+        options = (durability, ("sync", "async")), (on_busy, ("wait", "skip", "replace")), (on_error, ("raise", "warn"))
+        for value, allowed in (*options, (round_trip, ("auto", "always", "never"))):
+            if value not in allowed:
+                raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {value!r}")
+        path = os.fspath(directory)
+        self._codec = Codec(type)
+        self._fsync, self._on_busy, self._on_error, self._round_trip, self._on_save = fsync, on_busy, on_error, round_trip, on_save
+        self._first_step = None if first_step is None else _step(first_step)
+        self._pid, self._closed = os.getpid(), False
+        self._saving, self._reading, self._counting = threading.RLock(), threading.RLock(), threading.Lock()
+        self._stats, self._last_stats = SaveStats(), SaveStats()
+        self._checker, self._last_checked = Checker(self._codec, round_trip), True
+        self._journal = Journal(path if path.endswith(_SUFFIX) else os.path.join(path, name), read_only=read_only, lock=lock, chunk=chunk,
+                                level=level, storage=storage)  # fmt: skip
+        self.path = self._journal.path
+        self.read_only = read_only
+        self._writer = Writer(f"fastckpt {self.path}") if durability == "async" and not read_only else None
+        self._finalizer = weakref.finalize(self, _abandoned, self._journal, self._writer, self._pid)
+        self._finalizer.atexit = False  # the writer has an exit of its own, and else everything is in the file
+        try:
+            self._timeline = Timeline(self._journal, self._first_step)
+            newest = next(self._journal.live(), None)
+            source = newest.header.source if newest is not None else None
+            self._source = source and Source(source.digest, migrated=False)
+            self._timeline.warn_of_damage()
+        except BaseException:
+            self._finalizer()
+            raise
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def save(
+        self, step: int, state: T, *, metrics: dict[str, Any] | None = None, meta: dict[str, Any] | None = None, force: bool = False
+    ) -> bool:
+        """Save `state` as `step`; True when it is durable (with `durability="async"`: when it is encoded and will be).
+
+        False when it was skipped because the writer is busy, or not saved because of a warned error. `metrics` and `meta` are small
+        plain data, read back without the state. `force` saves a step that is not above the newest, and with that retires every step
+        from its own on.
+
+        Raises `StepAlreadyExistsError`, `EncodeError` (what cannot be saved or would come back different, by path; `last_verified`
+        is the last step that was compared), `LimitError`, `StorageError`, `ReplacedError`, `DurabilityError`.
+        """
+        started = time.perf_counter()
+        step = _step(step)
+        with self._writing():
+            self._surface()
+            newest = self._timeline.head()
+            retires = ((step, None),) if force else ()
+            if newest is not None and step <= newest and not force:
+                raise StepAlreadyExistsError(step, newest=newest)
+            if self._writer is not None and force:
+                # Rare, and what it retires must be said by this very record: not beside others, and never replaced by a newer one.
+                self._writer.drain()
+            elif self._writer is not None and self._writer.full:
+                if self._on_busy == "skip":
+                    self._count(SaveStats(skipped=1))
+                    return False
+                if self._on_busy == "wait":
+                    # Before the encode, so that no third message is held meanwhile.
+                    self._writer.wait_for_room()
+            began = time.perf_counter()
+            # The drop-in walks and encodes states its own way.
+            encoded = state if isinstance(state, Encoded) else self._codec.encode(state)
+            if self._writer is None:
+                return self._save_now(_Save(step, encoded, retires, metrics, meta, started), state)
+            # What a run's header holds is copied, and refused here rather than in the background.
+            save = _Save(step, encoded, retires, _copied(metrics, "metrics"), _copied(meta, "meta"), started)
+            self._checker.saved(time.perf_counter() - began, "caller")
+            due = force or self._checker.due("writer")
+            if self._checker.due_at_once() or (force and self._round_trip != "never"):
+                began = time.perf_counter()
+                save = save._replace(checked=self._checker.compare(state, encoded, "caller"), checked_seconds=time.perf_counter() - began)
+            self._timeline.newest = step
+            job = partial(self._append, save._replace(blocked=time.perf_counter() - started), state if due else _MISSING)
+            try:
+                if self._writer.put(job):
+                    self._count(SaveStats(replaced=1))
+            except BaseException:
+                # An interrupt: whether it is in the queue is not known. If it is, saving this step again retires it.
+                self._timeline.newest = newest
+                raise
+            if force:
+                self._writer.drain()
+                self._surface()
+            return True
+
+    def _save_now(self, save: _Save, state: T) -> bool:
+        due = self._checker.due("caller") or (bool(save.retires) and self._round_trip != "never")
+        try:
+            self._append(save, state, due=due)
+        except CheckpointError as error:
+            if self._on_error == "raise" or not _is_passing(error):
+                raise
+            warnings.warn(f"step {save.step} was not saved: {error}", CheckpointWarning, stacklevel=3)
+            return False
+        return True
+
+    def _append(self, save: _Save, state: Any, *, due: bool = True) -> None:
+        """Put a save into the file, compared with the live state before if it is `due` and there is one.
+
+        In the background that may have changed since, which shows; a base without one is at least read back.
+        """
+        where = "caller" if self._writer is None else "writer"
+        checked, began, checking = save.checked, time.perf_counter(), save.checked_seconds
+        if due and not checked and state is not _MISSING:
+            checked = self._checker.compare(state, save.encoded, where)
+        appending = time.perf_counter()
+        retires = save.retires or self._timeline.retired_by(save.step)
+        # From here to the acknowledgement, whatever interrupts it: what the file holds beyond the last one is not shown.
+        self._timeline.unsure = True
+        try:
+            self._adopt()
+            appended = self._journal.append(
+                save.encoded.message, step=save.step, has_ext=save.encoded.has_ext, retires=retires,
+                metrics=save.metrics, meta=save.meta, source=self._source, type_name=self._codec.type_name, schema=self._codec.schema,
+                sync=self._fsync,
+            )  # fmt: skip
+        except BaseException:
+            self._timeline.failed(bool(save.retires))
+            raise
+        done = time.perf_counter()
+        self._checker.saved(done - appending, where)
+        if appended.base and not checked and self._round_trip != "never":
+            checked = self._check_base(save, state, where)
+        now = time.perf_counter()
+        self._last_checked = checked
+        self._timeline.saved(save.step, waited_for=self._writer is None)
+        if checked:
+            self._checker.verified = save.step
+        checking += appending - began + now - done
+        stats = SaveStats(
+            step=save.step, saves=1, bases=int(appended.base), checks=int(checked), flushes=appended.flushes,
+            message_bytes=len(save.encoded.message), new_bytes=appended.new_bytes, written_bytes=appended.written_bytes,
+            blocking_seconds=now - save.started if save.blocked is None else save.blocked, total_seconds=now - save.started,
+            checked_seconds=checking,
+        )  # fmt: skip
+        self._count(stats)
+        if self._on_save is not None:
+            try:
+                self._on_save(stats)
+            except Exception as error:  # noqa: BLE001  (the step is saved, whatever a logger thinks of it)
+                warnings.warn(f"on_save failed after step {save.step}: {error!r}", CheckpointWarning, stacklevel=2)
+
+    def _check_base(self, save: _Save, state: Any, where: str) -> bool:
+        """Only the append tells that it made a base; what is wrong with one is taken back."""
+        try:
+            if state is not _MISSING:
+                return self._checker.compare(state, save.encoded, where)
+            self._checker.read_back(save.encoded, where)
+            return False
+        except EncodeError:
+            self._timeline.unsure = True
+            self._journal.tombstone([(save.step, save.step)], sync=self._fsync)
+            self._timeline.unsure = False
+            raise
+
+    def _adopt(self) -> None:
+        """Make a run of the file of one checkpoint, where it is one."""
+        if self._journal.single and self._journal.newest is not None:
+            self._journal.adopt(self._timeline.step_of(self._journal.newest))
+
+    def _count(self, stats: SaveStats) -> None:
+        with self._counting:
+            self._stats += stats
+            if stats.saves:
+                self._last_stats = stats
+
+    # --- restoring ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def restore(self, step: int | None = None, *, fallback: bool = False) -> T: ...
+    @overload
+    def restore(self, step: int | None = None, *, default: D, fallback: bool = False) -> T | D: ...
+    def restore(self, step: int | None = None, *, default: Any = _MISSING, fallback: bool = False) -> Any:
+        """The state of `step`, or the newest; `default` (itself, no copy) when the run has no step at all. Never moves the head.
+
+        Damage is never taken for "no checkpoint": where the end of the file, or the step that is asked for, cannot be read, that is a
+        `CorruptError`, which names the offset and the newest step that can (`newest_good`). With `fallback` that one is taken
+        instead, with a `CheckpointWarning`; the run then goes on from there: `next_step` follows it, and the next save retires what
+        could not be read.
+
+        Raises `NotFoundError` (an empty run without a default; a step that is not there, with its neighbours), `CorruptError`,
+        `SchemaError` and `MissingFieldError` (the data does not fit the type), `LimitError`, `StorageError`.
+        """
+        with self._looking():
+            found = self._timeline.read(None if step is None else _step(step), fallback=fallback)
+            if found is None:
+                if default is _MISSING:
+                    raise self._timeline.absent(None)
+                return default
+            if found.reason is not None:
+                fact = f"{found.instead_of} cannot be read, going back to step {found.step}: {found.reason}"
+                warnings.warn(fact, CheckpointWarning, stacklevel=2)
+                if step is None and not self.read_only:
+                    self._timeline.newest = self._timeline.acknowledged = found.step
+                    self._timeline.unsure = True
+            return self._codec.decode(found.message, found.entry.header.ext, path=self.path)
+
+    def latest_step(self) -> int | None:
+        """The newest step, one that is still being saved included; None when there is none. After damage, the newest that is whole."""
+        self._usable()
+        if not self.read_only:
+            return self._timeline.head()
+        with self._looking():
+            return next((step for step, _ in self._timeline.live()), None)
+
+    def next_step(self) -> int:
+        """The step to go on with: the newest + 1, or `first_step` (0) when there is none."""
+        newest = self.latest_step()
+        return (self._first_step or 0) if newest is None else newest + 1
+
+    def all_steps(self) -> list[int]:
+        """Every step that can be restored, in order; waits for those that are being saved."""
+        with self._looking():
+            return [step for step, _ in self._timeline.live()][::-1]
+
+    def metrics(self, step: int | None = None) -> dict[str, Any]:
+        """The metrics that `step` (the newest if not given) was saved with. Raises `NotFoundError`, `CorruptError`."""
+        with self._looking():
+            return self._timeline.unpacked(self._timeline.find(None if step is None else _step(step)).header.metrics)
+
+    def meta(self, step: int | None = None) -> dict[str, Any]:
+        """The metadata that `step` (the newest if not given) was saved with. Raises `NotFoundError`, `CorruptError`."""
+        with self._looking():
+            return self._timeline.unpacked(self._timeline.find(None if step is None else _step(step)).header.meta)
+
+    # --- the timeline ------------------------------------------------------------------------------------------------
+
+    def delete(self, step: int) -> None:
+        """Retire one step, durably. Raises `NotFoundError`, `StorageError`."""
+        self._retire(step, lambda: (step, step))
+
+    def rewind(self, step: int) -> None:
+        """Make an older step the newest: those after it are off the timeline. Raises `NotFoundError`, `StorageError`."""
+        self._retire(step, lambda: None if step == self._timeline.newest and not self._timeline.unsure else (step + 1, None))
+
+    def _retire(self, step: int, steps: Callable[[], tuple[int, int | None] | None]) -> None:
+        with self._writing():
+            if self._writer is not None:
+                self._writer.drain()
+            self._surface()
+            self._timeline.find(_step(step))
+            if (retired := steps()) is None:
+                return
+            self._adopt()
+            try:
+                self._journal.tombstone([retired], sync=self._fsync)
+                if retired[1] is None:
+                    self._timeline.unsure = False
+            finally:
+                self._timeline.recount()
+
+    # --- the background, and the end ---------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> SaveStats:
+        """The sum over all saves of this manager."""
+        return self._stats
+
+    @property
+    def last_stats(self) -> SaveStats:
+        """Those of the last save that is in the file."""
+        return self._last_stats
+
+    def is_saving_in_progress(self) -> bool:
+        """Whether the background has something left to do."""
+        self._usable()
+        return self._writer is not None and self._writer.busy
+
+    def wait_until_finished(self) -> None:
+        """Return when every accepted save is durable. Raises what the background could not do."""
+        self._usable(background=True)
+        if self._writer is not None:
+            self._writer.drain()
+        self.check_for_errors()
+
+    def check_for_errors(self) -> None:
+        """Raise what the background could not do, once; returns at once when there is nothing."""
+        self._usable(background=True)
+        with self._saving:
+            self._surface()
+
+    def close(self) -> None:
+        """Finish what is in flight, check the last save, let the next writer in. Nothing in a forked child, whose manager it is not.
+
+        Raises what the background could not do, and `EncodeError` when the last save cannot be read back; it is closed all the same.
+        """
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._usable(background=True)
+        with self._saving:
+            if self._closed:
+                return
+            if self._writer is not None:
+                self._writer.drain()
+            self._closed = True
+            self._finalizer.detach()
+            try:
+                self._surface()
+                if not self._last_checked and self._round_trip != "never" and (entry := next(self._journal.live(), None)) is not None:
+                    self._checker.read_back(Encoded(self._journal.read(entry), entry.header.ext))
+            finally:
+                try:
+                    if self._writer is not None:
+                        self._writer.stop()
+                finally:
+                    self._journal.close()
+
+    def __enter__(self) -> CheckpointManager[T]:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except CheckpointError as failure:
+            # What ended the block is the news; this goes with it.
+            error.add_note(f"and closing the checkpoint manager failed: {failure}")
+            warnings.warn(f"closing failed: {failure}", CheckpointWarning, stacklevel=2)
+
+    def _surface(self) -> None:
+        """Raise or warn of what the background could not do; then what was acknowledged is all there is."""
+        if self._writer is None or not self._writer.failed:
+            return
+        self._writer.drain()
+        errors = self._writer.take_errors()
+        self._timeline.newest = self._timeline.acknowledged
+        passing = [error for error in errors if self._on_error == "warn" and _is_passing(error)]
+        for error in passing:
+            warnings.warn(f"a step was not saved: {error}", CheckpointWarning, stacklevel=3)
+        grave = [error for error in errors if error not in passing]
+        if grave:
+            for other in grave[1:]:
+                grave[0].add_note(f"and later: {other}")
+            raise grave[0]
+
+    def _usable(self, *, write: bool = False, background: bool = False) -> None:
+        """Refuse a closed manager, a forked child, and (`write`, `background`) the writer's own thread, which would wait for itself."""
+        if os.getpid() != self._pid:
+            raise StorageError("a forked child cannot use its parent's manager", path=self.path, remedy="open another one in the child")
+        if self._closed:
+            raise StorageError("the manager is closed", path=self.path, remedy="open the run again")
+        if write and self.read_only:
+            raise StorageError("opened read-only", path=self.path, remedy="open it without read_only")
+        if (write or background) and self._writer is not None and self._writer.is_current_thread():
+            raise CheckpointError("on_save runs in the writer's thread, which cannot save or wait", remedy="do it in the thread that saves")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One thread at a time. What must not wait for that lock (a forked child, the writer's thread) is refused before it is taken."""
+        self._usable(write=True)
+        with self._saving:
+            self._usable(write=True)
+            yield
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """For reading: what is in flight is waited for; a read-only manager looks at the file again, one thread at a time."""
+        self._usable()
+        if self._writer is not None:
+            self._writer.drain()
+        if not self.read_only:
+            yield
+            return
+        with self._reading:
+            self._journal.refresh()
+            yield
+
+
+def _step(step: object) -> int:
+    """A step as an int. Raises `EncodeError` for what is none (a bool, a float, a negative one)."""
+    try:
+        number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= LAST_STEP:
+        raise EncodeError(f"a step is an int from 0 to 2**63 - 1, got {step!r}", where="step")
+    return number
+
+
+def _copied(meta: dict[str, Any] | None, what: str) -> dict[str, Any] | None:
+    return msgspec.msgpack.decode(pack_meta(meta, what), type=dict[str, Any]) if meta else None
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether an error is the disk's and not the caller's: what `on_error="warn"` lets training go on after."""
+    return isinstance(error, CheckpointError) and not isinstance(error, (EncodeError, StepAlreadyExistsError, LimitError))
+
+
+def _abandoned(journal: Journal, writer: Writer | None, pid: int) -> None:
+    """A manager was dropped without `close`: what is in flight is finished and the lock let go, without waiting for it."""
+    if os.getpid() != pid:
+        return
+    if writer is None:
+        journal.close()
+    else:
+        writer.abandon(journal.close)
