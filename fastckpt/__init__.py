@@ -27,6 +27,7 @@ from .errors import (
     VersionError,
 )
 from .file import Info, Problem, SaveInfo, inspect, load, save, verify
+from .manager import CheckpointManager, SaveStats
 from .twin import from_json, to_json
 
 __version__ = VERSION

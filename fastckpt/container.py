@@ -89,6 +89,8 @@ _MAX_CHUNK = 1 << 30
 #: The most chunks that a message may consist of; a writer starts a base long before.
 MAX_CHUNKS: Final = 1 << 20
 _ZEROS = bytes(512)
+# One system call less is worth a copy up to this many bytes.
+_JOINED = 1 << 18
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -181,6 +183,10 @@ class Record(NamedTuple):
     def data(self) -> bytes:
         """The record as it lies in the file."""
         return b"".join(self.pieces)
+
+    def writes(self) -> tuple[bytes, ...]:
+        """The record as it is to be written: at once, or in its pieces where joining them would copy much."""
+        return (self.data,) if self.size <= _JOINED else self.pieces
 
     @property
     def size(self) -> int:

@@ -247,7 +247,14 @@ class _Cutter:
         for owner, first, count in self.runs:
             flat += (numbers.setdefault(owner, len(numbers)), first, count)
         columns = _little_endian(self.new_sizes.tobytes()), _little_endian(self.new_crcs.tobytes())
-        return Difference(Chunks(matcher.new, self.sizes, self.crcs, self.runs), list(numbers)[1:], flat, *columns, b"".join(content), matcher.aim)
+        return Difference(
+            Chunks(matcher.new, self.sizes, self.crcs, self.runs),
+            list(numbers)[1:],
+            flat,
+            *columns,
+            matcher.new if sum(map(len, content)) == len(matcher.new) else b"".join(content),
+            matcher.aim,
+        )
 
     def absorb(self, kept: list[_Kept]) -> list[_Kept]:
         """Without the small chunks at a gap that has grown and is as large as they are: they become part of it.

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import PurePath
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Self
 from warnings import warn
 
 import msgspec
@@ -21,6 +21,7 @@ from .codec import Codec, Encoded, convert
 from .container import Source
 from .errors import CheckpointError, CheckpointWarning, ConflictError, EncodeError, MissingFieldError, NotFoundError, SchemaError
 from .jsonable import LEAVES, RefusedError, a_type, is_plain, plain
+from .manager import CheckpointManager, SaveStats
 from .schema import EditT, ProbationT, Progress, SystemPackT, ToolPackT, TrainState
 from .storage import DISK, Storage, remove
 from .tree import abridged, difference, fields_of, path_text, type_name
@@ -28,6 +29,7 @@ from .twin import from_json
 
 __all__ = [
     "CHECKPOINT_SCHEMA_VERSION",
+    "StepCheckpointer",
     "check_fingerprint",
     "compute_fingerprint",
     "deserialize_state_fields",
@@ -267,20 +269,23 @@ def write_checkpoint(
     Raises `EncodeError` (also a `TypeError` and a `ValueError`) naming the path of what the replaced module could not write
     either, before any file is touched; `ConflictError` when the file holds a run; `StorageError`, the old file untouched.
     """
-    progress = {"epoch": epoch, "step_completed": step_completed, "phase": phase, "global_step": global_step, "total_steps": total_steps}
-    encoded = _encode(
-        {
-            "schema_version": CHECKPOINT_SCHEMA_VERSION,
-            "progress": progress,
-            "version_snapshot": version_snapshot,
-            "epoch_batches": epoch_batches,
-            "config_fingerprint": compute_fingerprint(config),
-            "state": _fields(state),
-        }
-    )
+    payload = _payload(state, epoch, step_completed, phase, global_step, total_steps, version_snapshot, epoch_batches, config)
+    encoded = _encode(payload)
     path, _ = _paths(workspace_dir)
     step = int(global_step) if isinstance(global_step, int) and abs(global_step) < 2**63 else None
     return file.write(path, encoded, step=step, source=_carried(path, storage), storage=storage)
+
+
+def _payload(state: Any, epoch: int, step_completed: int, phase: str, global_step: int, total_steps: int, version_snapshot: dict[str, str],
+             epoch_batches: list[list[str]], config: Any) -> dict[str, Any]:  # fmt: skip
+    return {
+        "schema_version": CHECKPOINT_SCHEMA_VERSION,
+        "progress": {"epoch": epoch, "step_completed": step_completed, "phase": phase, "global_step": global_step, "total_steps": total_steps},
+        "version_snapshot": version_snapshot,
+        "epoch_batches": epoch_batches,
+        "config_fingerprint": compute_fingerprint(config),
+        "state": _fields(state),
+    }
 
 
 def _carried(path: str, storage: Storage) -> Source | None:
@@ -348,17 +353,23 @@ def _checkpoint(document: file.Document) -> _Checkpoint | CheckpointError:
     path, header, message = document
     try:
         payload = _CODEC.decode(message, header.ext, path=path) if header else from_json(message, path=path)
-        _require(payload, ("schema_version",), "$", path)
-        version = payload["schema_version"]
-        if type(version) is not int or version != CHECKPOINT_SCHEMA_VERSION:
-            fact = f"unknown schema version {abridged(version)}, this module knows {CHECKPOINT_SCHEMA_VERSION}"
-            raise SchemaError(fact, where="$.schema_version", path=path, remedy="load it with the version of the program that wrote it")
-        _require(payload, _PAYLOAD, "$", path)
-        _require(payload["progress"], _PROGRESS, "$.progress", path)
-        _require(payload["state"], _PERSISTED, "$.state", path)
+        _validated(payload, path)
     except CheckpointError as error:
         return error
     return _Checkpoint(path, payload["progress"]["global_step"], payload)
+
+
+def _validated(payload: Any, path: str) -> dict[str, Any]:
+    """`payload`, which is complete. Raises `SchemaError`, `MissingFieldError`."""
+    _require(payload, ("schema_version",), "$", path)
+    version = payload["schema_version"]
+    if type(version) is not int or version != CHECKPOINT_SCHEMA_VERSION:
+        fact = f"unknown schema version {abridged(version)}, this module knows {CHECKPOINT_SCHEMA_VERSION}"
+        raise SchemaError(fact, where="$.schema_version", path=path, remedy="load it with the version of the program that wrote it")
+    _require(payload, _PAYLOAD, "$", path)
+    _require(payload["progress"], _PROGRESS, "$.progress", path)
+    _require(payload["state"], _PERSISTED, "$.state", path)
+    return payload  # type: ignore[no-any-return]
 
 
 def _require(plain: Any, keys: tuple[str, ...], where: str, path: str) -> None:
@@ -386,6 +397,65 @@ def remove_checkpoint(workspace_dir: PathType, *, storage: Storage = DISK) -> No
     ours, theirs = _paths(workspace_dir)
     remove(theirs, storage=storage)  # first: a crash in between must not leave the stale one of the two
     remove(ours, storage=storage)
+
+
+class StepCheckpointer:
+    """`write_checkpoint` and `load_checkpoint` on a run, which keeps every step in the one file instead of the last one alone.
+
+    The file is a run's from the first `write` on; a checkpoint that `write_checkpoint` or `migrate` left there becomes its first
+    step. `load_checkpoint(workspace_dir)` goes on reading the newest. To start afresh, call `remove_checkpoint` before opening one.
+
+        with StepCheckpointer(workspace_dir) as checkpointer:
+            checkpointer.write(state=state, epoch=epoch, step_completed=..., ...)   # durable when it returns
+
+    Raises `LockedError` (another one has the run open), `NotACheckpointError`, `StorageError`; damage is a `CheckpointWarning`.
+    """
+
+    def __init__(self, workspace_dir: PathType, *, storage: Storage = DISK) -> None:
+        self._workspace, self._storage = workspace_dir, storage
+        # No check by decoding: the walk over exact types has looked at every value already.
+        self.manager: CheckpointManager[Any] = CheckpointManager(_paths(workspace_dir)[0], round_trip="never", storage=storage)
+
+    def write(
+        self, *, state: Any, epoch: int, step_completed: int, phase: str, global_step: int, total_steps: int, version_snapshot: dict[str, str],
+        epoch_batches: list[list[str]], config: Any,
+    ) -> SaveStats:  # fmt: skip
+        """Save one step as `write_checkpoint` does, beside the earlier ones; what it cost. When it returns, it is durable.
+
+        A `global_step` that is not above the newest takes its place and that of every later one, as a program that goes back means it.
+
+        Raises `EncodeError` naming the path of what the replaced module could not write either, before the file is touched;
+        `StorageError`, the earlier steps untouched.
+        """
+        payload = _payload(state, epoch, step_completed, phase, global_step, total_steps, version_snapshot, epoch_batches, config)
+        encoded = _encode(payload)
+        newest = self.manager.latest_step()
+        # The manager takes what is encoded already as it is.
+        self.manager.save(global_step, encoded, force=newest is not None and global_step <= newest)
+        return self.manager.last_stats
+
+    def load(self, step: int | None = None) -> dict[str, Any] | None:
+        """The payload of `step`, or the newest as `load_checkpoint` finds it (a newer `checkpoint.json` included; None where there is nothing).
+
+        Raises as `load_checkpoint` does, and `NotFoundError` for a step that is not there, naming its neighbours.
+        """
+        if step is None:
+            return load_checkpoint(self._workspace, storage=self._storage)
+        return _validated(self.manager.restore(step), self.manager.path)
+
+    def steps(self) -> list[int]:
+        """The `global_step` of every step that can be loaded, in order."""
+        return self.manager.all_steps()
+
+    def close(self) -> None:
+        """Let the next one open the run."""
+        self.manager.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.manager.__exit__(kind, error, trace)
 
 
 # --- what is written ---------------------------------------------------------------------------------------------------

@@ -279,7 +279,7 @@ class Journal(Reader):
             header = msgspec.structs.replace(single.header, step=step, chunk=change.chunk, digest=digest)
             table = Table([], b"", change.runs, change.sizes, change.crcs)
             record = container.pack_record(header, table, message, level=self._level)
-            self._publish([container.pack_file_header(self._file_id, run=True), record.data])
+            self._publish([container.pack_file_header(self._file_id, run=True), *record.writes()])
 
     def sync(self) -> None:
         """Make durable what was appended without a sync, if need be in a new file. Raises as `append` does."""
@@ -292,7 +292,7 @@ class Journal(Reader):
                 self._synced = self._end
                 return
             try:
-                self._rewrite(b"")
+                self._rewrite(())
             except _Unreadable as error:
                 raise StorageError("what was appended cannot be read any more", path=self.path, operation="sync") from error.__cause__
 
@@ -343,28 +343,31 @@ class Journal(Reader):
             self._check_identity()
             if self._fd >= 0:
                 self._set_aside()
-            self._publish([container.pack_file_header(self._file_id, run=True), record.data])
+            self._publish([container.pack_file_header(self._file_id, run=True), *record.writes()])
             return 2
         if self.single:
             raise StorageError("a file of one checkpoint must be adopted first", path=self.path)
         self._check_identity()
         if self._poisoned:
-            self._rewrite(record.data)
+            self._rewrite(record.writes())
             return 2
         self._cut_tail()
         flushes = self._vouch() + int(sync)
         end = self._end
-        self._poisoned = True  # until all of this is done, whatever may interrupt it
+        self._poisoned, self._size = True, -1  # until all of this is done, whatever may interrupt it
         try:
             with explained(self.path, "append"):
-                write_at(self._fd, record.data, end, self._storage)
+                for piece in record.writes():
+                    write_at(self._fd, piece, end, self._storage)
+                    end += len(piece)
         except BaseException:
             self._cut()
             raise
+        self._size = end
         if sync:
             self._sync_data()
-        self.newest = Entry(record.header.sequence, end, record.size, record.header, record.header_checksum)
-        self._end = self._size = end + record.size
+        self.newest = Entry(record.header.sequence, self._end, record.size, record.header, record.header_checksum)
+        self._end = end
         self._synced = self._end if sync else self._synced
         self._poisoned = False
         return flushes
@@ -394,8 +397,8 @@ class Journal(Reader):
             raise ReplacedError(self.path) from error
         except OSError as error:
             raise StorageError.of(error, self.path, "stat") from error
-        # A backup may have been copied over it.
-        if (status.st_dev, status.st_ino) != self._identity or not (self._poisoned or status.st_size == self._size):
+        # A backup may have been copied over it. After an interrupted write its size (-1) is not known.
+        if (status.st_dev, status.st_ino) != self._identity or status.st_size != self._size >= 0:
             raise ReplacedError(self.path)
 
     def _settle(self) -> None:
@@ -483,7 +486,7 @@ class Journal(Reader):
         found = [other.removeprefix(f"{name}.aside.") for other in names if other.startswith(f"{name}.aside.")]
         return sorted(int(number) for number in found if number.isascii() and number.isdecimal())
 
-    def _rewrite(self, data: bytes) -> None:
+    def _rewrite(self, record: Sequence[bytes]) -> None:
         """A new file on a new inode: every record, verified while it is copied, and the new one behind them.
 
         What does not verify is set aside, and then copied as it is: the steps that can be read stay, the next record is a base.
@@ -500,14 +503,14 @@ class Journal(Reader):
                     offset += entry.length
             except (CorruptError, StorageError) as error:
                 raise _Unreadable from error
-            yield data
+            yield from record
 
         def as_it_is() -> Iterator[bytes]:
             try:
                 yield from self._pieces(0, self._end)
             except StorageError as error:
                 raise _Unreadable from error
-            yield data
+            yield from record
 
         try:
             self._publish(as_it_is() if self._damaged else verified())

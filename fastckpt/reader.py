@@ -379,11 +379,13 @@ class Reader:
         at = entry.offset + entry.length - TRAILER_SIZE - entry.header.frame
         frame = self._read(entry.header.frame, at)
         content = container.unpack_content(frame, entry.header, table, path=self.path, offset=at)
+        # A writer holds the last message besides, and must not grow with what it once read.
+        most = _CACHE_BYTES if self._writes else max(_CACHE_BYTES, 2 * entry.header.message)
         with self._swapping:
-            if entry.checksum not in self._cache:
+            if entry.checksum not in self._cache and len(content) <= most:
                 self._cache[entry.checksum] = content
                 self._cached += len(content)
-            while self._cached > max(_CACHE_BYTES, entry.header.message) and len(self._cache) > 1:
+            while self._cached > most:
                 self._cached -= len(self._cache.popitem(last=False)[1])
         return content
 

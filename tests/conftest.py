@@ -7,9 +7,14 @@ unless its reason begins with one of `ALLOWED_SKIPS`.
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# For `bench`, which no wheel holds. At the end, so that the installed package is the one that is tested.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 # No deadline: a shared machine stalls now and then, and a timed test is no test.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
