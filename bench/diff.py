@@ -30,7 +30,7 @@ HELP = "what a message shares with the one before it: CPU time, new bytes, rows;
 ROUNDS, QUICK_ROUNDS = 9, 3
 MB = 1_000_000
 # No difference may cost more, whatever the messages; a message counts as so many bytes at least, for a call costs something too.
-MOST_MS_PER_MB, LEAST_BYTES = 6.0, MB // 10
+MOST_MS_PER_MB, LEAST_BYTES = 6.0, MB // 4
 # What a whole run may come to, in MB.
 MOST_MB = {"200 trajectories": 1.8, "trainer state": 2.5, "appended rows": 40.0}
 SHARED = Path(os.environ.get("FASTCKPT_SHARED") or Path(__file__).resolve().parents[2] / "shared") / "data"

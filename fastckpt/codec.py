@@ -133,6 +133,7 @@ class Codec:
             found = difference(obj, loaded, lenient=True)
         except RecursionError:
             raise EncodeError("no stack left to check the state", remedy="save from a shallower call, or raise sys.setrecursionlimit") from None
+        del loaded  # or the error's traceback would hold a second copy of the state
         if found is not None:
             plain = "save plain data there (lists, dicts, text, numbers)"
             raise EncodeError(

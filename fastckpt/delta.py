@@ -25,8 +25,8 @@ _MOST_CHUNKS = 1 << 14
 # What finding chunks may cost in one difference, in bytes searched: so many times the larger message, which counts at least so
 # much. Everything else it does is charged at what could be searched in the time: a call, and searches that are slow for the bytes
 # that are searched: an anchor of few distinct bytes, or one that was found at a wrong place, so that the bytes repeat themselves.
-_BUDGET, _LEAST = 16, 1 << 17
-_CALL, _POOR_COST, _RECURRING_COST = 1 << 13, 32, 16
+_BUDGET, _LEAST = 16, 1 << 18
+_CALL, _POOR_COST, _RECURRING_COST = 1 << 12, 32, 12
 _ANCHOR = 256
 _POOR, _POOR_WINDOW = 8, 1 << 16  # fewer distinct bytes are poor: they turn up everywhere, so only what is near counts
 _SMALL = 32  # smaller chunks turn up everywhere too
@@ -44,7 +44,7 @@ class Chunks(NamedTuple):
     #: Size and CRC-32 of every chunk, in the order of the message.
     sizes: array[int]
     crcs: array[int]
-    #: Where they are: owner, first chunk in the owner's frame, count; adjoining ones are merged.
+    #: Where they are: owner, first chunk in the owner's frame, count; no run goes on where the one before it ends.
     runs: list[tuple[int, int, int]]
 
     def checksums(self) -> bytes:
@@ -168,13 +168,13 @@ class _Matcher:
         start, aim = self.start, self.aim
         shift, window, seen, searched = position - start[i], 4 * aim, i, position
         following = [k for k in (i + 1, i + 2) if k < end] + [i]
-        self.budget -= 12 * _CALL  # for what is done about a gap besides
+        self.budget -= 24 * _CALL  # for what is done about a gap besides
         while self.budget > 0:
             reach, near = min(bisect_right(start, start[i] + window), end), window <= 16 * aim
             ahead = range(seen + 1, reach)
             # Most changes keep the length, or insert or remove a little;
             for k in ahead[:: max(1, len(ahead) // 16)]:
-                self.budget -= _CALL // 8
+                self.budget -= _CALL // 4
                 at = start[k] + shift
                 if start[k + 1] + shift <= limit and self.new.startswith(self.view[start[k] : start[k + 1]], at):
                     return k, shift
@@ -343,7 +343,7 @@ class _Cutter:
                 self.new_crcs.append(zlib.crc32(new[begin:end]))
         self.sizes += self.new_sizes[count:]
         self.crcs += self.new_crcs[count:]
-        self.run(self.owner, count, len(self.new_sizes) - count)
+        self.runs.append((self.owner, count, len(self.new_sizes) - count))
 
     def keep(self, i: int, j: int) -> None:
         """Old chunks i to j - 1: slices, however many they are."""
@@ -353,16 +353,9 @@ class _Cutter:
         owner, first, count = old.runs[a]
         skipped = i - self.ends[a] + count
         if a == b:
-            self.run(owner, first + skipped, j - i)
+            self.runs.append((owner, first + skipped, j - i))
             return
-        self.run(owner, first + skipped, count - skipped)
+        self.runs.append((owner, first + skipped, count - skipped))
         self.runs += old.runs[a + 1 : b]
         owner, first, count = old.runs[b]
-        self.run(owner, first, j - self.ends[b] + count)
-
-    def run(self, owner: int, first: int, count: int) -> None:
-        """One more run, merged with the last one where it goes on."""
-        if self.runs and (last := self.runs[-1])[0] == owner and last[1] + last[2] == first:
-            self.runs[-1] = (owner, last[1], last[2] + count)
-        else:
-            self.runs.append((owner, first, count))
+        self.runs.append((owner, first, j - self.ends[b] + count))

@@ -148,7 +148,8 @@ class CheckpointManager(Generic[T]):
         self._pid, self._closed = os.getpid(), False
         self._saving, self._reading, self._counting = threading.RLock(), threading.RLock(), threading.Lock()
         self._stats, self._last_stats = SaveStats(), SaveStats()
-        self._checker, self._last_checked = Checker(self._codec, round_trip), True
+        self._checker = Checker(self._codec, round_trip)
+        self._unchecked: Encoded | None = None  # the last save, if nothing looked at it yet; the journal holds its message as well
         self._journal = Journal(path if path.endswith(_SUFFIX) else os.path.join(path, name), read_only=read_only, lock=lock, chunk=chunk,
                                 level=level, storage=storage)  # fmt: skip
         self.path = self._journal.path
@@ -175,7 +176,7 @@ class CheckpointManager(Generic[T]):
 
         False when it was skipped because the writer is busy, or not saved because of a warned error. `metrics` and `meta` are small
         plain data, read back without the state. `force` saves a step that is not above the newest, and with that retires every step
-        from its own on.
+        from its own on; in the background it waits until that is durable.
 
         Raises `StepAlreadyExistsError`, `EncodeError` (what cannot be saved or would come back different, by path; `last_verified`
         is the last step that was compared), `LimitError`, `StorageError`, `ReplacedError`, `DurabilityError`.
@@ -207,7 +208,10 @@ class CheckpointManager(Generic[T]):
             save = _Save(step, encoded, retires, _copied(metrics, "metrics"), _copied(meta, "meta"), started)
             self._checker.saved(time.perf_counter() - began, "caller")
             due = force or self._checker.due("writer")
-            if self._checker.due_at_once() or (force and self._round_trip != "never"):
+            # What must be compared before the state can change is waited for; not decoded here, for memory that two threads have had is
+            # not given back by either.
+            waits = force or self._checker.due_at_once()
+            if self._round_trip == "always":
                 began = time.perf_counter()
                 save = save._replace(checked=self._checker.compare(state, encoded, "caller"), checked_seconds=time.perf_counter() - began)
             self._timeline.newest = step
@@ -219,7 +223,7 @@ class CheckpointManager(Generic[T]):
                 # An interrupt: whether it is in the queue is not known. If it is, saving this step again retires it.
                 self._timeline.newest = newest
                 raise
-            if force:
+            if waits:
                 self._writer.drain()
                 self._surface()
             return True
@@ -263,7 +267,7 @@ class CheckpointManager(Generic[T]):
         if appended.base and not checked and self._round_trip != "never":
             checked = self._check_base(save, state, where)
         now = time.perf_counter()
-        self._last_checked = checked
+        self._unchecked = None if checked else save.encoded
         self._timeline.saved(save.step, waited_for=self._writer is None)
         if checked:
             self._checker.verified = save.step
@@ -437,8 +441,8 @@ class CheckpointManager(Generic[T]):
             self._finalizer.detach()
             try:
                 self._surface()
-                if not self._last_checked and self._round_trip != "never" and (entry := next(self._journal.live(), None)) is not None:
-                    self._checker.read_back(Encoded(self._journal.read(entry), entry.header.ext))
+                if self._unchecked is not None and self._round_trip != "never":
+                    self._checker.read_back(self._unchecked)
             finally:
                 try:
                     if self._writer is not None:

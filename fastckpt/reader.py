@@ -110,8 +110,9 @@ class Reader:
             fd, status = open_regular(self.path, self._storage, write=self._writes)
             with self._swapping:
                 self._swap_file(fd)
-                self._identity = (status.st_dev, status.st_ino)
+                self._identity = (0, 0)  # until what it holds is known, so that an error here is not the last word
             self._look(status.st_size)
+            self._identity = (status.st_dev, status.st_ino)
 
     def _look(self, size: int) -> None:
         """Find out what the open file of `size` bytes holds. Meanwhile other threads see what was known before."""
@@ -242,9 +243,15 @@ class Reader:
 
     def _lost_sector(self, start: int, length: int, header: RecordHeader | None) -> bool:
         """Whether the part of some 512-byte sector inside this stretch is all zeros, which the record's header does not announce."""
-        if header is not None and header.zeros:
-            return False
         position, end = start, start + length
+        if header is not None:
+            # A long record is written in pieces, of which a sector may hold the first and not the next; none begins with a zero.
+            trailer = end - TRAILER_SIZE
+            for piece in (trailer, trailer - header.frame, trailer - header.frame - header.table):
+                if not any(self._read(min(_SECTOR - piece % _SECTOR, end - piece), piece)):
+                    return True
+            if header.zeros:
+                return False
         while position < end:
             block = self._read(min(end, (position // _SECTOR + 2048) * _SECTOR) - position, position)
             if not block:

@@ -469,6 +469,10 @@ class Passing(Storage):
     def call(self, name: str, *arguments: Any) -> Any:
         return getattr(self.inner, name)(*arguments)
 
+    def disk(self) -> Storage:
+        """What all calls come to in the end."""
+        return self.inner.disk() if isinstance(self.inner, Passing) else self.inner
+
     def is_file(self, fd: int) -> bool:
         return stat_module.S_ISREG(self.inner.stat(fd).st_mode)
 
@@ -561,8 +565,8 @@ class FaultyStorage(Passing):
                 return self._short(name, *arguments)
             if name in SYNCS:
                 self._failed_syncs.add((status.st_dev, status.st_ino))
-                if isinstance(self.inner, ModelStorage):
-                    self.inner.sync_failed(arguments[0])
+                if isinstance(disk := self.disk(), ModelStorage):
+                    disk.sync_failed(arguments[0])
         # A descriptor is gone after a close, whatever it reports (close(2) on Linux).
         result = super().call(name, *arguments) if not fails or self.happened or name == "close" else None
         if name == "open" and result is not None:
@@ -1187,7 +1191,7 @@ def require_run_after_crash(
                 raise Lost(f"{what}\na writer finds something else than a reader")
             cut = before[journal._end :] if journal.newest is not None else b""
             journal.append(_NEXT, step=1000)
-        if cut and [machine.content(f"{path}.aside.{n}") for n in journal._asides(path, machine)][-1] != cut:
+        if cut and [machine.content(f"{path}.aside.{n}") for n in journal._asides(path, machine)][-1:] != [cut]:
             raise Lost(f"{what}\n{len(cut)} bytes were cut and not kept")
         again = [(found or []) + [(1000, _NEXT)]]
         for second in machine.states(seed):

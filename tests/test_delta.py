@@ -300,6 +300,32 @@ def test_a_large_piece_is_replaced_by_one_of_another_length() -> None:
             assert rewritten(message, edited(message, place, 100_000, draw.randbytes(size))) <= size + 2 * 4096
 
 
+def test_what_is_between_two_large_insertions_is_found() -> None:
+    """20 kB between two insertions of 300 kB are kept, though little is left there to look for."""
+    draw = random.Random(16)
+    front, middle, back = draw.randbytes(400_000), draw.randbytes(20_000), draw.randbytes(400_000)
+    longer = front + draw.randbytes(300_000) + middle + draw.randbytes(300_000) + back
+    assert rewritten(front + middle + back, longer) <= 600_000 + 3 * 4096
+
+
+def test_what_is_between_many_small_insertions_is_found() -> None:
+    """With a few bytes inserted every 7,000, what can be kept is kept: the chunks in which nothing was inserted."""
+    draw = random.Random(17)
+    message = draw.randbytes(700_000)
+    inserted = b"".join(message[n : n + 7000] + draw.randbytes(draw.randrange(1, 20)) for n in range(0, len(message), 7000))
+    file, _ = after([message])
+    places = list(itertools.accumulate(file.chunks.sizes, initial=0))
+    whole = sum(b - a for a, b in itertools.pairwise(places) if a % 7000 + b - a <= 7000)
+    assert len(file.append(inserted).content) <= len(inserted) - 0.95 * whole
+
+
+def test_what_is_found_never_overlaps_what_is_at_the_end() -> None:
+    """Where a chunk recurs, the new message may be too short for one more of it before the end that is kept."""
+    draw = random.Random(18)
+    for size in (1, 300, 2000, 4095):
+        after([draw.randbytes(8192) + bytes(4 * 4096), draw.randbytes(8192) + bytes(4096 + size)])
+
+
 def test_a_list_that_loses_its_first_item_and_gets_a_new_last_one() -> None:
     """What is between the two places is kept, although what follows them is where it was."""
     draw = random.Random(6)
@@ -424,19 +450,29 @@ def test_the_budget_bounds_what_is_searched(monkeypatch: pytest.MonkeyPatch, bud
         assert counted.searched <= budget * larger, name
         # Beside the search: one walk over the chunks, and some tens of comparisons for each of the gaps that can be paid for.
         assert counted.calls <= 100 + 4 * larger // 4096 + budget * larger // 1024, name
+        # What is slow to search is searched less: few distinct bytes, or ones that come again and again.
+        if name.startswith(("few symbols", "equal", "sparse", "recurring", "records", "periodic, ")):
+            assert counted.searched <= budget * larger / 8, name
+        # Each gap between kept chunks costs 96 KiB of the budget, or the search for the next one would not be all that takes time.
+        assert len(made.runs) // 3 <= 2 * (budget * larger // 98_304 + 2) + 1, name
         most = max(most, counted.searched / larger)
         assert file.append(message) == made, name
     assert most > min(budget, 5) / 3 or budget == 0  # the bound is near: without it more would be searched
 
 
-def test_what_was_searched_does_not_depend_on_the_budget_in_ordinary_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few edits in a state are found with the budget as it is as with an unbounded one."""
-    for before, message in itertools.pairwise(history(14, 25)):
-        file, _ = after([before])
+def test_ordinary_states_do_not_come_near_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dozen edits of any length in a state are found with the budget as with an unbounded one."""
+    draw = random.Random(14)
+    message = KINDS["words"](draw, 300_000)
+    for _ in range(10):
+        file, _ = after([message])
+        for _ in range(12):
+            message = edited(message, draw.randrange(len(message)), draw.choice([0, 9, 700, 5000]), draw.randbytes(draw.choice([0, 9, 700, 5000])))
         made = diff(file.chunks, message, 2)
         with monkeypatch.context() as patch:
             patch.setattr(delta, "_BUDGET", 1 << 40)
             assert diff(file.chunks, message, 2) == made
+        assert len(made.content) <= 12 * (2 * 4096 + 5000)
 
 
 def test_states_as_msgspec_writes_them() -> None:

@@ -148,12 +148,12 @@ def test_on_busy_replace(tmp_path: Path) -> None:
         assert busy.manager.stats.replaced == 2
 
 
-@pytest.mark.parametrize("on_busy", ["wait", "replace"])
+@pytest.mark.parametrize("on_busy", ["wait", "skip", "replace"])
 def test_a_forced_save_beside_others(tmp_path: Path, on_busy: Any) -> None:
-    """A forced save retires what is in flight too, and no newer one takes its place."""
+    """A forced save waits whatever `on_busy` says, retires what is in flight too, and no newer one takes its place."""
     with Busy(tmp_path, on_busy=on_busy) as busy:
         threading.Timer(0.1, busy.gate.passage.set).start()
-        busy.manager.save(1, State(100), force=True)
+        assert busy.manager.save(1, State(100), force=True) is True
         busy.manager.save(2, State(200))
         assert busy.manager.all_steps() == [0, 1, 2]
         assert_same(busy.manager.restore(1), State(100))

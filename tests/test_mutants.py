@@ -15,16 +15,21 @@ import enum
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
+import forge
 import msgspec
 import pytest
 import test_crash
 import test_io_errors
+import test_journal_crash
+import test_journal_damage
+import test_journal_processes
 import zstandard
 from faults import (
     PUBLISH,
@@ -42,6 +47,7 @@ from faults import (
     Subject,
     SyncAfterReplace,
     SyncAgain,
+    contents,
     is_one_of,
     load_or_none,
     unchanged,
@@ -50,7 +56,10 @@ from support import assert_same
 
 import fastckpt
 from fastckpt import container
-from fastckpt.errors import CheckpointError
+from fastckpt.errors import CheckpointError, LockedError
+from fastckpt.journal import Journal
+from fastckpt.reader import Damage, Entry, Reader
+from fastckpt.storage import Storage, explained
 
 # Mutants of the disk work
 
@@ -245,6 +254,169 @@ def test_frame_checksum_is_not_alone() -> None:
         with contextlib.suppress(zstandard.ZstdError):
             decoded = zstandard.ZstdDecompressor().decompress(bytes(flipped), max_output_size=len(content))
             assert decoded == content or zlib.crc32(decoded) != zlib.crc32(content)
+
+
+# Mutants of a run's file
+
+
+def patched(target: Any, name: str, value: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(target, name, value)
+
+
+def no_sync_of_appends(journal: Journal) -> None:
+    """The sync of the data is taken out of appends."""
+
+
+def no_cut(journal: Journal) -> None:
+    """After a failed write nothing is cut, and the next append goes on."""
+    journal._poisoned, journal._size = False, journal._storage.stat(journal._fd).st_size
+
+
+def cut_without_sync(journal: Journal) -> None:
+    """After a failed write the cut is not synced."""
+    journal._storage.truncate(journal._fd, journal._end)
+    journal._poisoned, journal._size = False, journal._end
+
+
+def sync_again(journal: Journal) -> None:
+    """A failed sync does not poison: the next one of the same file is believed."""
+    with explained(journal.path, "sync"):
+        try:
+            journal._storage.sync_data(journal._fd)
+        except OSError:
+            journal._poisoned = False
+            journal._size = -1
+            raise
+
+
+def find_end_that_cuts(self: Reader, size: int) -> tuple[int, Entry | None, Damage | None]:
+    """Whatever does not verify at the end is torn."""
+    end, newest, damage = FIND_END(self, size)
+    if damage is None or newest is None:
+        return end, newest, damage
+    while newest is not None and self._flaw(newest):
+        newest = self.previous(newest)
+    return (newest.offset + newest.length if newest else end), newest, damage._replace(torn=True)
+
+
+FIND_END = Reader._find_end
+
+
+def end_by_trailer_alone(self: Reader, size: int) -> tuple[int, Entry | None, Damage | None]:
+    """The newest record is the last whose header and trailer are there; table and frame are not looked at."""
+    with mock.patch.object(Reader, "_flaw", lambda self, entry: ""):
+        return FIND_END(self, size)
+
+
+def only_the_newest(self: Reader, newest: Entry) -> Any:
+    """What was not synced before the newest record is not looked at."""
+    fact = self._flaw(newest)
+    return (newest.offset, self._lost_sector(newest.offset, newest.length, newest.header), fact) if fact else None
+
+
+def touched_unchecked(self: Reader, entry: Entry, table: container.Table) -> list[Entry]:
+    """The header checksum by which a table names a record is not compared."""
+    return [entry, *(self._entry_at(entry.offset - distance, distance) for distance in table.distances)]
+
+
+def entries_in_any_order(self: Reader) -> Iterator[Entry]:
+    """Sequence numbers are not looked at."""
+    entry = self.newest
+    while entry is not None:
+        yield entry
+        entry = self.previous(entry)
+
+
+def wrong_generation() -> None:
+    """FAULTS E5, E6: a difference behind another base than the one it was made for, of the same shape: an error, never a wrong message."""
+    bases = [forge.record(letter * 300, header={"step": 0}) for letter in (b"A", b"B")]
+    assert len({*map(len, bases)}) == 1
+    digest = forge.checksum(forge.crc(b"A" * 300) + forge.crc(b"new"))
+    data = forge.run(bases[1], forge.difference([bases[0]], 0, b"new", header={"step": 1, "digest": digest}))
+    with closing(Reader(PATH, storage=ModelStorage({PATH: data}))) as reader:
+        assert reader.newest is not None
+        try:
+            raise Lost(f"read {reader.read(reader.newest)!r}")
+        except CheckpointError:
+            pass
+
+
+@contextlib.contextmanager
+def no_checksums_in_tables() -> Iterator[None]:
+    """Neither the header checksum in the table is compared nor what would find it out after it, the digest."""
+    with without_checksum_of_the_header(), mock.patch.object(Reader, "_touched", touched_unchecked):
+        yield
+
+
+RUN_MUTANTS: list[tuple[str, Callable[[], Any], Callable[[], object]]] = [
+    ("no sync on append", patched(Journal, "_sync_data", no_sync_of_appends), test_journal_crash.test_a1_appends),
+    ("no sync of what a killed writer left", patched(Journal, "_vouch", lambda self: 0), partial(test_journal_crash.test_a1_killed_and_gone_on_with, then=100)),
+    ("no cut after a failed write", patched(Journal, "_cut", no_cut), partial(test_journal_crash.test_a9_tail_of_a_failed_write, what="write")),
+    ("the cut is not synced", patched(Journal, "_cut", cut_without_sync), test_journal_crash.test_a9_tail_of_a_failed_write_before_appends_without_sync),
+    ("synced again", patched(Journal, "_sync_data", sync_again), partial(test_journal_crash.test_a9_poisoned_file_is_rewritten, nth=1)),
+    ("torn because it does not verify", patched(Reader, "_find_end", find_end_that_cuts), partial(test_journal_damage.test_e11_every_bit_of_the_last_record, zeros=False)),
+    ("end by the trailer alone", patched(Reader, "_find_end", end_by_trailer_alone), test_journal_crash.test_a1_appends),
+    ("no look for lost sectors", patched(Reader, "_lost_sector", lambda *a: False), test_journal_crash.test_a3_torn_at_every_sector),
+    ("a lost sector wherever zeros are", patched(Reader, "_lost_sector", lambda self, start, length, header: bytes(512) in self._read(length, start)),
+     partial(test_journal_damage.test_e11_every_bit_of_the_last_record, zeros=True)),
+    ("unsynced records not looked at", patched(Reader, "_oldest_flaw", only_the_newest), test_journal_crash.test_a3_unsynced_appends_torn_at_every_sector),
+    ("no copy of what is cut", patched(Journal, "_keep_aside", lambda self, make: None), test_journal_crash.test_a1_appends),
+    ("no checksums in tables", no_checksums_in_tables, wrong_generation),
+    ("no sequence check", patched(Reader, "entries", entries_in_any_order), partial(test_journal_damage.test_e5_records_out_of_place, place="tail twice")),
+]
+
+
+@pytest.mark.parametrize(("mutant", "test"), [pair[1:] for pair in RUN_MUTANTS], ids=[pair[0].replace(" ", "-") for pair in RUN_MUTANTS])
+def test_mutant_of_the_journal_is_killed(mutant: Callable[[], Any], test: Callable[[], object]) -> None:
+    """FAULTS A6: the test (it stands in its own module, and passes there) finds a step lost, a wrong one, or a crash and damage confused."""
+    with mutant(), pytest.raises(Lost):
+        test()
+
+
+@pytest.mark.parametrize("happens", test_journal_processes.HAPPENINGS, ids=lambda happens: happens.__name__)
+def test_mutant_without_identity_check_is_killed(happens: Callable[[Path], None], tmp_path: Path) -> None:
+    """FAULTS A6, E12: without the look at what is by the name of the file, a step is acknowledged that nobody will find there."""
+
+    def acknowledged_and_lost() -> bool:
+        path = tmp_path / "checkpoint.fastckpt"
+        journal = Journal(path, lock=False)
+        journal.append(b"first" * 100, step=0)
+        journal.append(b"second" * 100, step=1, sync=False)
+        happens(path)
+        there = load_or_none(RUN_SUBJECT, str(path)) or []
+        try:
+            journal.append(b"third", step=2)
+        except CheckpointError:
+            return False
+        return load_or_none(RUN_SUBJECT, str(path)) != [*there, b"third"]
+
+    folder = tmp_path
+    tmp_path = folder / "product"
+    tmp_path.mkdir()
+    (tmp_path / "checkpoint.fastckpt.lock").touch()
+    assert not acknowledged_and_lost()
+    tmp_path = folder / "mutant"
+    tmp_path.mkdir()
+    (tmp_path / "checkpoint.fastckpt.lock").touch()
+    with mock.patch.object(Journal, "_check_identity", lambda self: None):
+        assert acknowledged_and_lost()
+
+
+RUN_SUBJECT = Subject("run", lambda *a: None, lambda path, storage: [message for _, message in contents(path, storage) or []], ())
+
+
+def test_mutant_without_lock_is_killed(tmp_path: Path) -> None:
+    """FAULTS A6, D2: without the lock (and the look at the file's size) two writers overwrite each other's acknowledged steps."""
+    with mock.patch.object(Storage, "lock", lambda self, fd: True), mock.patch.object(Journal, "_check_identity", lambda self: None):
+        path = tmp_path / "checkpoint.fastckpt"
+        first = Journal(path)
+        first.append(b"first", step=0)
+        second = Journal(path)
+        first.append(b"one", step=1)
+        second.append(b"other", step=1)
+        assert [message for _, message in contents(str(path)) or []] != [b"first", b"one", b"other"]
+    with closing(Journal(tmp_path / "b.fastckpt")), pytest.raises(LockedError):
+        Journal(tmp_path / "b.fastckpt")
 
 
 # The comparison that every test of a round trip leans on
