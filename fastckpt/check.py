@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final, Literal
 
-from .codec import Codec, Encoded
+from .codec import Codec, Encoded, different, unreadable
 from .errors import CorruptError, EncodeError, LimitError, SchemaError
 
 __all__ = ["Checker"]
@@ -55,27 +55,33 @@ class Checker:
         Raises `EncodeError` for what would come back different.
         """
         began = time.perf_counter()
+        changed: BaseException | None = None
         try:
-            self._codec.check(state, encoded)
-            self._inconclusive = False
-            return True
-        except (EncodeError, RuntimeError) as error:
-            # What no load can read is that whatever the state is by now. For the rest, a state that was changed since has other bytes
-            # (or cannot even be walked: RuntimeError); one that has the same would come back different.
-            error.__traceback__ = None  # it holds what was decoded
-            if isinstance(error, EncodeError) and (error.__cause__ is not None or self._encodes_to(state, encoded)):
-                raise self._explained(error) from error.__cause__
-            if self.mode == "always":
-                remedy = "hold a lock around changes and saves"
-                raise EncodeError("another thread changed the state while it was checked", remedy=remedy) from error
-            self._inconclusive = True
-            return False
+            found = self._codec.compare(state, encoded)
+            if found is None:
+                self._inconclusive = False
+                return True
+            # A type that would be lost encodes as what it comes back as; where the bytes differ, the state was changed meanwhile.
+            if self._alike(found.saved, found.loaded):
+                raise self._explained(different(found))
+        except EncodeError as error:
+            if error.__cause__ is None:
+                raise
+            raise self._explained(error) from error.__cause__  # what no load can read is that whatever the state is by now
+        except RuntimeError as error:  # a dict changed its size while it was walked
+            changed = error
         finally:
             self._count(began, where)
+        if self.mode == "always":
+            remedy = "hold a lock around changes and saves"
+            raise EncodeError("another thread changed the state while it was checked", remedy=remedy) from changed
+        self._inconclusive = True
+        return False
 
-    def _encodes_to(self, state: Any, encoded: Encoded) -> bool:
+    @staticmethod
+    def _alike(saved: Any, loaded: Any) -> bool:
         try:
-            return self._codec.encode(state) == encoded
+            return Codec().encode(saved) == Codec().encode(loaded)
         except EncodeError:
             return False
 
@@ -85,9 +91,7 @@ class Checker:
         try:
             self._codec.decode(*encoded)
         except (SchemaError, LimitError, CorruptError) as error:
-            place = getattr(error, "where", "") or "$"
-            remedy = "change the value, or the annotation of its field"
-            raise self._explained(EncodeError(f"no load could read this back: {error.fact}", where=place, remedy=remedy)) from error
+            raise self._explained(unreadable(error)) from error
         finally:
             self._count(began, where)
 

@@ -30,6 +30,7 @@ from .tree import (
     EXT_TEXT,
     MAX_DEPTH,
     REFUSED,
+    Difference,
     Places,
     PlainCopy,
     difference,
@@ -40,7 +41,7 @@ from .tree import (
     type_name,
 )
 
-__all__ = ["Codec", "Encoded", "convert", "describe", "pack_meta", "stack_is_ample"]
+__all__ = ["Codec", "Encoded", "convert", "describe", "different", "pack_meta", "stack_is_ample", "unreadable"]
 
 
 class Encoded(NamedTuple):
@@ -122,23 +123,33 @@ class Codec:
 
         Raises `EncodeError` naming the first path that would not, both types, and the mend.
         """
+        if (found := self.compare(obj, encoded)) is not None:
+            raise different(found)
+
+    def compare(self, obj: Any, encoded: Encoded) -> Difference | None:
+        """As `check`, but what comes back different is returned; `EncodeError` only for what does not come back at all."""
         try:
             loaded = self.decode(*encoded)
         except (SchemaError, LimitError, CorruptError) as error:
-            where = getattr(error, "where", "") or "$"
-            raise EncodeError(
-                f"no load could read this back: {error.fact}", where=where, remedy="change the value, or the annotation of its field"
-            ) from error
+            raise unreadable(error) from error
         try:
-            found = difference(obj, loaded, lenient=True)
+            return difference(obj, loaded, lenient=True)
         except RecursionError:
             raise EncodeError("no stack left to check the state", remedy="save from a shallower call, or raise sys.setrecursionlimit") from None
-        del loaded  # or the error's traceback would hold a second copy of the state
-        if found is not None:
-            plain = "save plain data there (lists, dicts, text, numbers)"
-            raise EncodeError(
-                found.reason, where=found.where, remedy=f"annotate its field as `{found.annotation}`, or {plain}" if found.annotation else plain
-            )
+
+
+def different(found: Difference) -> EncodeError:
+    """The error for a value that would come back different."""
+    mend = "save plain data there (lists, dicts, text, numbers)"
+    if found.annotation:
+        mend = f"annotate its field as `{found.annotation}`, or {mend}"
+    return EncodeError(found.reason, where=found.where, remedy=mend)
+
+
+def unreadable(error: SchemaError | LimitError | CorruptError) -> EncodeError:
+    """The error for a value that encodes and that no load could read."""
+    where = getattr(error, "where", "") or "$"
+    return EncodeError(f"no load could read this back: {error.fact}", where=where, remedy="change the value, or the annotation of its field")
 
 
 def convert(plain: Any, type: Any, *, path: str = "", str_keys: bool = False, strict: bool = True) -> Any:
@@ -192,7 +203,7 @@ def pack_meta(meta: dict[str, Any] | None, what: str = "meta") -> msgspec.Raw:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EncodeError(f"the metadata cannot be saved ({error})", where=what, remedy="keep it plain data") from error
     if found is not None or any(key.__class__ is not str for key in meta):
-        where, reason, _ = found or ("$", "a key is not text", "")
+        where, reason = (found.where, found.reason) if found else ("$", "a key is not text")
         raise EncodeError(f"the metadata would not come back: {reason}", where=where.replace("$", what, 1), remedy="keep it plain data")
     return msgspec.Raw(packed)
 
@@ -246,10 +257,11 @@ def stack_is_ample() -> bool:
     """Whether msgspec's own recursion ends in RecursionError here, and not in a crash.
 
     Its recursion is bounded by the interpreter's limit, which fits the main thread's stack (8 MiB) up to 10,000 levels;
-    CPython 3.12 and later bound it in C. A thread may have been given any stack: 990 levels of decoding overflow 256 KiB
-    (measured). There the depth is looked at first.
+    CPython 3.12 and later bound it in C. Another thread may have been given any stack (990 levels of decoding overflow 256 KiB,
+    measured), unless it says that it has an `ample_stack`. Where it is not known, the depth is looked at first.
     """
-    if threading.get_ident() != threading.main_thread().ident:
+    thread = threading.current_thread()
+    if thread is not threading.main_thread() and not getattr(thread, "ample_stack", False):
         return False
     return sys.version_info >= (3, 12) or sys.getrecursionlimit() <= 10_000
 

@@ -367,11 +367,13 @@ def patched(value: Any, places: Places | None, copier: PlainCopy) -> Any:
 
 
 class Difference(NamedTuple):
-    """Where two trees differ (`$.a[3]`), how, and the annotation under which the first of them would have come back."""
+    """Where two trees differ (`$.a[3]`), how, the annotation under which the first would have come back, and what is there in each."""
 
     where: str
     reason: str
     annotation: str
+    saved: Any
+    loaded: Any
 
 
 def difference(saved: Any, loaded: Any, *, lenient: bool = False) -> Difference | None:
@@ -384,8 +386,8 @@ def difference(saved: Any, loaded: Any, *, lenient: bool = False) -> Difference 
     found = _differ(saved, loaded, lenient, 0)
     if found is None:
         return None
-    (reason, annotation), *steps = found
-    return Difference(path_text(steps[::-1]), reason, annotation)
+    (reason, annotation, here, there), *steps = found
+    return Difference(path_text(steps[::-1]), reason, annotation, here, there)
 
 
 def _differ(a: Any, b: Any, lenient: bool, depth: int) -> list[Any] | None:
@@ -399,14 +401,14 @@ def _differ(a: Any, b: Any, lenient: bool, depth: int) -> list[Any] | None:
         # By the bits where == is not enough: NaN is itself, and 0.0 is not -0.0.
         return None if (a == b and a) or struct.pack("<d", a) == struct.pack("<d", b) else _changed(a, b)
     if depth >= MAX_DEPTH and is_container(a):
-        return [(f"nested deeper than {MAX_DEPTH} levels", "")]
+        return [(f"nested deeper than {MAX_DEPTH} levels", "", a, b)]
     found: list[Any] | None
     if isinstance(a, dict):
         if len(a) != len(b):
             return _lengths(a, b)
         for (key, x), (other, y) in zip(a.items(), b.items(), strict=False):
             if key is not other and not (type(key) is str is type(other) and key == other) and _differ(key, other, lenient, depth + 1) is not None:
-                return [(f"the key {abridged(key)} would come back as {abridged(other)}", _annotation(key)), key]
+                return [(f"the key {abridged(key)} would come back as {abridged(other)}", _annotation(key), key, other), key]
             if x is not y and (found := _differ(x, y, lenient, depth + 1)) is not None:
                 return [*found, key]
         return None
@@ -422,7 +424,7 @@ def _differ(a: Any, b: Any, lenient: bool, depth: int) -> list[Any] | None:
     names = fields_of(a)
     if names is not None:
         return _differ_fields(a, b, names, lenient, depth)
-    return None if _same_scalar(a, b) else [(f"{article(type_name(kind))} would come back different", "")]
+    return None if _same_scalar(a, b) else [(f"{article(type_name(kind))} would come back different", "", a, b)]
 
 
 def _differ_sets(a: Any, b: Any, lenient: bool, depth: int) -> list[Any] | None:
@@ -431,7 +433,7 @@ def _differ_sets(a: Any, b: Any, lenient: bool, depth: int) -> list[Any] | None:
     loaded = {item: item for item in b}
     for item in a:
         if item not in loaded:
-            return [(f"the element {abridged(item)} would come back different", "")]
+            return [(f"the element {abridged(item)} would come back different", "", a, b)]
         if (found := _differ(item, loaded[item], lenient, depth + 1)) is not None:
             return [*found, item]
     return None
@@ -444,7 +446,7 @@ def _differ_fields(a: Any, b: Any, names: tuple[str, ...], lenient: bool, depth:
             return [*found, name]
     held = getattr(a, "__dict__", None)
     if held and (extra := held.keys() - set(names)):
-        return [(f"an attribute that is no field of {type_name(type(a))} would be lost", ""), min(extra)]
+        return [(f"an attribute that is no field of {type_name(type(a))} would be lost", "", a, b), min(extra)]
     return None
 
 
@@ -473,15 +475,15 @@ def _other_type(a: Any, b: Any, lenient: bool, depth: int) -> list[Any] | None:
             return None if plain == b else _changed(a, b)
         if plain is not a:
             return _differ(plain, b, lenient, depth)
-    return [(f"{article(type_name(type(a)))} would come back as {article(type_name(type(b)))}", _annotation(a))]
+    return [(f"{article(type_name(type(a)))} would come back as {article(type_name(type(b)))}", _annotation(a), a, b)]
 
 
 def _changed(a: object, b: object) -> list[Any]:
-    return [(f"{abridged(a)} would come back as {abridged(b)}", "")]
+    return [(f"{abridged(a)} would come back as {abridged(b)}", "", a, b)]
 
 
 def _lengths(a: Any, b: Any) -> list[Any]:
-    return [(f"{len(a)} items would come back as {len(b)}", "")]
+    return [(f"{len(a)} items would come back as {len(b)}", "", a, b)]
 
 
 def _annotation(value: Any) -> str:

@@ -18,6 +18,25 @@ __all__ = ["EXIT_SECONDS", "Writer"]
 EXIT_SECONDS: Final = 60.0
 
 Job = Callable[[], None]
+_STACK = 16 << 20  # address space, not memory: as much as decoding may need, whatever the application gives its own threads
+
+
+class _Thread(threading.Thread):
+    """A thread whose stack is known to be large enough for decoding (see `codec.stack_is_ample`)."""
+
+    ample_stack = False
+
+    def start(self) -> None:
+        try:
+            previous = threading.stack_size(_STACK)
+        except (RuntimeError, ValueError):
+            super().start()  # not to be set here: then the codec looks at the depth first
+            return
+        self.ample_stack = True
+        try:
+            super().start()
+        finally:
+            threading.stack_size(previous)
 
 
 class Writer:
@@ -65,7 +84,7 @@ class Writer:
             replaced = self._waiting is not None
             self._waiting = job
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread = _Thread(target=self._run, name=self._name, daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:

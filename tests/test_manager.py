@@ -425,7 +425,7 @@ def test_a_lossy_value_is_refused_by_the_first_save(tmp_path: Path, durability: 
 
 
 def test_round_trip_always_and_never(tmp_path: Path) -> None:
-    """"always" checks each save, "never" none, not even at the end."""
+    """ "always" checks each save, "never" none, not even at the end."""
     for mode, checks in (("always", 40), ("never", 0)):
         with CheckpointManager(tmp_path / mode, State, round_trip=mode) as manager:
             for step in range(40):
@@ -559,13 +559,13 @@ def test_always_says_that_the_state_changed(tmp_path: Path) -> None:
 
     live = {"a": 1, "b": [1, 2, 3]}
     with CheckpointManager(tmp_path, round_trip="always") as manager:
-        check = manager._codec.check
+        compare = manager._codec.compare
 
-        def meanwhile(obj: Any, encoded: Any) -> None:
+        def meanwhile(obj: Any, encoded: Any) -> Any:
             live["a"] += 1
-            check(obj, encoded)
+            return compare(obj, encoded)
 
-        manager._codec.check = meanwhile
+        manager._codec.compare = meanwhile
         with pytest.raises(EncodeError, match="another thread changed the state while it was checked"):
             manager.save(0, live)
 
@@ -722,10 +722,12 @@ manager = CheckpointManager({str(tmp_path)!r}, durability={durability!r})
 def main():
     for step in range(20):
         manager.save(step, {{"step": step, "pages": ["x" * 1000] * 300}})
-    {EXITS[ending] or 'pass'}
-{'with manager: main()' if with_block else 'main()'}
+    {EXITS[ending] or "pass"}
+{"with manager: main()" if with_block else "main()"}
 """
-    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    done = subprocess.run(
+        [sys.executable, "-c", body], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    )
     assert done.returncode == {"normal": 0, "exception": 1, "exit": 3, "interrupt": -signal.SIGINT}[ending], done.stderr
     assert "Warning" not in done.stderr
     with CheckpointManager(tmp_path) as manager:

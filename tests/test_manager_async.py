@@ -423,3 +423,18 @@ def test_memory_of_the_background_is_bounded(tmp_path: Path) -> None:
             jobs = sum(1 for obj in gc.get_objects() if type(obj).__name__ == "_Save")
             assert jobs <= 3
     assert file_of(tmp_path).exists()
+
+
+def test_the_writer_has_a_stack_of_its_own(tmp_path: Any) -> None:
+    """FAULTS F3: where the application gives its threads 256 KiB, the background thread still checks a state of 256 levels."""
+    previous = threading.stack_size(256 * 1024)
+    try:
+        deep: Any = 1
+        for _ in range(255):
+            deep = [deep]
+        with CheckpointManager(tmp_path, dict, durability="async") as manager:
+            for step in range(4):
+                manager.save(step, {"deep": deep, "step": step})
+        assert threading.stack_size() == 256 * 1024
+    finally:
+        threading.stack_size(previous)

@@ -304,7 +304,7 @@ FIND_END = Reader._find_end
 
 def end_by_trailer_alone(self: Reader, size: int) -> tuple[int, Entry | None, Damage | None]:
     """The newest record is the last whose header and trailer are there; table and frame are not looked at."""
-    with mock.patch.object(Reader, "_flaw", lambda self, entry: ""):
+    with mock.patch.object(Reader, "_flaw", return_value=""):
         return FIND_END(self, size)
 
 
@@ -398,7 +398,7 @@ def test_mutant_without_identity_check_is_killed(happens: Callable[[Path], None]
     tmp_path = folder / "mutant"
     tmp_path.mkdir()
     (tmp_path / "checkpoint.fastckpt.lock").touch()
-    with mock.patch.object(Journal, "_check_identity", lambda self: None):
+    with mock.patch.object(Journal, "_check_identity"):
         assert acknowledged_and_lost()
 
 
@@ -407,7 +407,7 @@ RUN_SUBJECT = Subject("run", lambda *a: None, lambda path, storage: [message for
 
 def test_mutant_without_lock_is_killed(tmp_path: Path) -> None:
     """FAULTS A6, D2: without the lock (and the look at the file's size) two writers overwrite each other's acknowledged steps."""
-    with mock.patch.object(Storage, "lock", lambda self, fd: True), mock.patch.object(Journal, "_check_identity", lambda self: None):
+    with mock.patch.object(Storage, "lock", return_value=True), mock.patch.object(Journal, "_check_identity"):
         path = tmp_path / "checkpoint.fastckpt"
         first = Journal(path)
         first.append(b"first", step=0)

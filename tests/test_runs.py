@@ -101,7 +101,7 @@ with tempfile.TemporaryDirectory() as folder:
     base = status("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")  # the peak begins here
     peaks = []
-    with CheckpointManager(folder, dict, durability=mode, fsync=False, round_trip="never") as manager:
+    with CheckpointManager(folder, dict, durability=mode, fsync=False) as manager:
         for step in range(steps):
             state["step"] = step
             state["text"][r.randrange(len(state["text"]))] = " ".join(r.choices(words, k=150))
@@ -116,10 +116,7 @@ print(*((peak - base) / size for peak in peaks))
 @needs_linux
 @pytest.mark.parametrize(("durability", "most"), [("sync", 4.0), ("async", 5.0)])
 def test_memory_of_the_writer(durability: str, most: float) -> None:
-    """Saving takes at most 4 times the message in memory, 5 in the background, and after 60 steps no more than after 20.
-
-    Without the check of a save, which holds a decoded copy of the state for a while.
-    """
+    """Saving takes at most 4 times the message in memory, 5 in the background, and after 60 steps no more than after 20."""
     done = subprocess.run([sys.executable, "-c", MEMORY, durability, "60"], capture_output=True, text=True, check=True)
     early, late = map(float, done.stdout.split())
     assert early <= most
