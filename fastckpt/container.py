@@ -88,7 +88,8 @@ _FRAMES_PER_MESSAGE, _FRAMES_SLACK = 8, 64 << 20
 _MAX_CHUNK = 1 << 30
 #: The most chunks that a message may consist of; a writer starts a base long before.
 MAX_CHUNKS: Final = 1 << 20
-_ZEROS = bytes(512)
+# Whatever 512 bytes have one bit set at most hold a run of this many zeros: such a sector must not pass for a lost one if it flips.
+_ZEROS = bytes(256)
 # One system call less is worth a copy up to this many bytes.
 _JOINED = 1 << 18
 
@@ -237,7 +238,7 @@ def pack_record(header: RecordHeader, table: Table, chunks: bytes, *, level: int
     """A record whose frame holds `chunks` (the new ones, concatenated), compressed at `level` of zstd.
 
     The caller gives what it knows (sequence, kind, step, base, message length and digest, …); lengths and checksums of
-    table and frame, and whether the record holds a run of 512 zero bytes, are filled in here.
+    table and frame, and whether the record holds a run of 256 zero bytes, are filled in here.
 
     Raises `LimitError` when the header with its metadata exceeds `MAX_HEADER`.
     """

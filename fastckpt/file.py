@@ -190,9 +190,8 @@ def write(
     )
     record = container.pack_record(header, table, message, level=level)
     _refuse_run(path, storage)
-    head, table_frame, frame, trailer = record.pieces
-    # In pieces, for a large frame is not to be copied again.
-    pieces = (container.pack_file_header(file_id) + head + table_frame, frame, trailer)
+    first, *others = record.writes()
+    pieces = (container.pack_file_header(file_id) + first, *others)
     target = publish(path, pieces, fsync=fsync, storage=storage)
     return SaveInfo(target, len(message), sum(map(len, pieces)), time.perf_counter() - started, checked=False)
 

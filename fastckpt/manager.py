@@ -169,9 +169,7 @@ class CheckpointManager(Generic[T]):
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
-    def save(
-        self, step: int, state: T, *, metrics: dict[str, Any] | None = None, meta: dict[str, Any] | None = None, force: bool = False
-    ) -> bool:
+    def save(self, step: int, state: T, *, metrics: dict[str, Any] | None = None, meta: dict[str, Any] | None = None, force: bool = False) -> bool:
         """Save `state` as `step`; True when it is durable (with `durability="async"`: when it is encoded and will be).
 
         False when it was skipped because the writer is busy, or not saved because of a warned error. `metrics` and `meta` are small

@@ -1047,7 +1047,9 @@ class Promised:
         self.possible = [self.current, *([*self.current, one] for one in failed)]
 
 
-def perform(history: History, storage: Storage, promised: Promised, path: str = RUN, *, first: int = 0, disk: Storage | None = None) -> list[StorageError]:
+def perform(
+    history: History, storage: Storage, promised: Promised, path: str = RUN, *, first: int = 0, disk: Storage | None = None
+) -> list[StorageError]:
     """Do what a history says, from the place `first` on, keeping account in `promised`; the errors that it ended in.
 
     Steps are places in the history. An append that failed may be in place nevertheless: `disk` (without faults) is asked.
@@ -1239,7 +1241,9 @@ def check_recovery_crashes(state: State, *, path: str = RUN) -> int:
     raise AssertionError
 
 
-def check_run_faults(history: History, *, old: int = 0, product: Product = unchanged, path: str = RUN, inner: Product = unchanged, **fault: Any) -> list[str]:
+def check_run_faults(
+    history: History, *, old: int = 0, product: Product = unchanged, path: str = RUN, inner: Product = unchanged, **fault: Any
+) -> list[str]:
     """Let the first, second, third ... call fail, until there is none more, and hold each outcome against the promise.
 
     What was acknowledged is there, after a crash too; what fails once fails one append at most; nothing stays open, no temporary file is

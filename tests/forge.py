@@ -124,7 +124,13 @@ def difference(before: list[bytes], old: int, new: bytes, *, table: dict[int, An
     columns = [[sum(map(len, before[old:]))], header_checksum(there), [1, 0, 1, 0, 0, 1], size(new), crc(new)]
     for number, value in (table or {}).items():
         columns[number] = value
-    fields = {"sequence": len(before) + 1, "base": False, "message": len(chunk) + len(new), "digest": checksum(crc(chunk) + crc(new)), **(header or {})}
+    fields = {
+        "sequence": len(before) + 1,
+        "base": False,
+        "message": len(chunk) + len(new),
+        "digest": checksum(crc(chunk) + crc(new)),
+        **(header or {}),
+    }
     return record(chunk + new, header=fields, table=columns, content=new)
 
 

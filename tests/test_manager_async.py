@@ -412,6 +412,7 @@ def test_a_writer_runs_jobs_in_order_and_keeps_their_errors() -> None:
 
 def test_memory_of_the_background_is_bounded(tmp_path: Path) -> None:
     """However slow the disk, at most the message in flight and the one that waits are held."""
+
     class Slow(Storage):
         def write(self, fd: int, data: memoryview, offset: int) -> int:
             time.sleep(0.01)

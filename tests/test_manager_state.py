@@ -255,5 +255,7 @@ class Run(RuleBasedStateMachine):
 
 # Without shrinking, which takes minutes here: the steps that are printed are at most 25.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-Run.TestCase.settings = settings(max_examples=60 if not os.environ.get("HYPOTHESIS_PROFILE") else 600, stateful_step_count=25, deadline=None, phases=PHASES)
+Run.TestCase.settings = settings(
+    max_examples=60 if not os.environ.get("HYPOTHESIS_PROFILE") else 600, stateful_step_count=25, deadline=None, phases=PHASES
+)
 TestRun = Run.TestCase

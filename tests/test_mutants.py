@@ -350,19 +350,42 @@ def no_checksums_in_tables() -> Iterator[None]:
 
 RUN_MUTANTS: list[tuple[str, Callable[[], Any], Callable[[], object]]] = [
     ("no sync on append", patched(Journal, "_sync_data", no_sync_of_appends), test_journal_crash.test_a1_appends),
-    ("no sync of what a killed writer left", patched(Journal, "_vouch", lambda self: 0), partial(test_journal_crash.test_a1_killed_and_gone_on_with, then=100)),
+    (
+        "no sync of what a killed writer left",
+        patched(Journal, "_vouch", lambda self: 0),
+        partial(test_journal_crash.test_a1_killed_and_gone_on_with, then=100),
+    ),
     ("no cut after a failed write", patched(Journal, "_cut", no_cut), partial(test_journal_crash.test_a9_tail_of_a_failed_write, what="write")),
-    ("the cut is not synced", patched(Journal, "_cut", cut_without_sync), test_journal_crash.test_a9_tail_of_a_failed_write_before_appends_without_sync),
+    (
+        "the cut is not synced",
+        patched(Journal, "_cut", cut_without_sync),
+        test_journal_crash.test_a9_tail_of_a_failed_write_before_appends_without_sync,
+    ),
     ("synced again", patched(Journal, "_sync_data", sync_again), partial(test_journal_crash.test_a9_poisoned_file_is_rewritten, nth=1)),
-    ("torn because it does not verify", patched(Reader, "_find_end", find_end_that_cuts), partial(test_journal_damage.test_e11_every_bit_of_the_last_record, zeros=False)),
+    (
+        "torn because it does not verify",
+        patched(Reader, "_find_end", find_end_that_cuts),
+        partial(test_journal_damage.test_e11_every_bit_of_the_last_record, zeros=False),
+    ),
     ("end by the trailer alone", patched(Reader, "_find_end", end_by_trailer_alone), test_journal_crash.test_a1_appends),
     ("no look for lost sectors", patched(Reader, "_lost_sector", lambda *a: False), test_journal_crash.test_a3_torn_at_every_sector),
-    ("a lost sector wherever zeros are", patched(Reader, "_lost_sector", lambda self, start, length, header: bytes(512) in self._read(length, start)),
-     partial(test_journal_damage.test_e11_every_bit_of_the_last_record, zeros=True)),
-    ("unsynced records not looked at", patched(Reader, "_oldest_flaw", only_the_newest), test_journal_crash.test_a3_unsynced_appends_torn_at_every_sector),
+    (
+        "a lost sector wherever zeros are",
+        patched(Reader, "_lost_sector", lambda self, start, length, header: bytes(512) in self._read(length, start)),
+        partial(test_journal_damage.test_e11_every_bit_of_the_last_record, zeros=True),
+    ),
+    (
+        "unsynced records not looked at",
+        patched(Reader, "_oldest_flaw", only_the_newest),
+        test_journal_crash.test_a3_unsynced_appends_torn_at_every_sector,
+    ),
     ("no copy of what is cut", patched(Journal, "_keep_aside", lambda self, make: None), test_journal_crash.test_a1_appends),
     ("no checksums in tables", no_checksums_in_tables, wrong_generation),
-    ("no sequence check", patched(Reader, "entries", entries_in_any_order), partial(test_journal_damage.test_e5_records_out_of_place, place="tail twice")),
+    (
+        "no sequence check",
+        patched(Reader, "entries", entries_in_any_order),
+        partial(test_journal_damage.test_e5_records_out_of_place, place="tail twice"),
+    ),
 ]
 
 
