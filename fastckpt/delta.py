@@ -276,9 +276,9 @@ class _Cutter:
                     first += 1  # noqa: PLW2901 (the range shrinks)
                 else:
                     break
-            if first < last or last == len(sizes):
+            if first < last:
                 result.append((first, last, shift))
-        return result
+        return [*result, (len(sizes), len(sizes), kept[-1][2])]
 
     def seams(self, kept: list[_Kept]) -> list[int]:
         """Where to cut inside of new bytes: around what differs from the old ones that they replace.
@@ -353,9 +353,16 @@ class _Cutter:
         owner, first, count = old.runs[a]
         skipped = i - self.ends[a] + count
         if a == b:
-            self.runs.append((owner, first + skipped, j - i))
+            self.run(owner, first + skipped, j - i)
             return
-        self.runs.append((owner, first + skipped, count - skipped))
+        self.run(owner, first + skipped, count - skipped)
         self.runs += old.runs[a + 1 : b]
         owner, first, count = old.runs[b]
         self.runs.append((owner, first, j - self.ends[b] + count))
+
+    def run(self, owner: int, first: int, count: int) -> None:
+        """One more run, joined to the last one where it goes on: what was between them may be gone."""
+        if self.runs and (last := self.runs[-1])[0] == owner and last[1] + last[2] == first:
+            self.runs[-1] = (owner, last[1], last[2] + count)
+        else:
+            self.runs.append((owner, first, count))

@@ -326,6 +326,15 @@ def test_what_is_found_never_overlaps_what_is_at_the_end() -> None:
         after([draw.randbytes(8192) + bytes(4 * 4096), draw.randbytes(8192) + bytes(4096 + size)])
 
 
+def test_rows_join_again_when_what_parted_them_is_gone() -> None:
+    """A message from which an insertion at a boundary was removed is the one row that it was."""
+    message = random.Random(19).randbytes(100_000)
+    file, first = after([message])
+    place = sum(column(first.sizes)[:7])
+    assert len(file.append(edited(message, place, 0, b"x" * 9000)).runs) // 3 == 3
+    assert file.append(message).runs == [1, 0, len(first.sizes) // 4]
+
+
 def test_a_list_that_loses_its_first_item_and_gets_a_new_last_one() -> None:
     """What is between the two places is kept, although what follows them is where it was."""
     draw = random.Random(6)
