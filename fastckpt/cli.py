@@ -38,7 +38,7 @@ from .migrate import Migration, Outcome, attempt, export_all, find, import_type,
 from .migrate import export as export_file
 from .reader import Entry, Reader
 from .repair import marked, repair
-from .storage import exists, publish, temporary_folder
+from .storage import DISK, exists, open_file, publish, read_at, temporary_folder
 from .tree import path_text
 from .twin import to_json
 
@@ -177,9 +177,17 @@ def _check_type(spec: str, convert: bool) -> None:
 
 
 def _check_report(report: str | None, files: Sequence[str]) -> None:
-    taken = {os.path.normpath(path) for file in files for path in (file, target_of(file))}
-    if report is not None and os.path.normpath(report) in taken:
-        raise ConflictError("the report would replace a checkpoint", paths=(report,), remedy="choose another name for the report")
+    """The report is a new file, or takes the place of an earlier report: never of a checkpoint, by whatever name."""
+    if report is None:
+        return
+    taken = {os.path.normcase(DISK.resolve(path)) for file in files for path in (file, target_of(file))}
+    resolved = os.path.normcase(DISK.resolve(report))
+    head = b""
+    if exists(report):
+        with open_file(report) as (fd, _):
+            head = read_at(fd, 64, 0)
+    if resolved in taken or (head and b'"fastckpt"' not in head):
+        raise ConflictError("the report would replace something else", paths=(report,), remedy="choose another name for the report")
 
 
 def _with_outcomes(outcomes: list[Outcome], files: Sequence[str], jobs: int, options: dict[str, Any]) -> Iterable[Outcome]:

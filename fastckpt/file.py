@@ -158,9 +158,13 @@ def write(
     source: Source | None = None,
     type_name: str = "",
     schema: str = "",
+    exclusive: bool = False,
     storage: Storage = DISK,
 ) -> SaveInfo:
-    """Write one encoded message as the single record of a file; what `save` does after encoding."""
+    """Write one encoded message as the single record of a file; what `save` does after encoding.
+
+    With `exclusive` a file that exists, or appears meanwhile, is an error (`StorageError`, EEXIST).
+    """
     started = time.perf_counter()
     if not 1 <= level <= 22:
         raise ValueError(f"level must be 1 to 22, got {level}")
@@ -192,7 +196,7 @@ def write(
     _refuse_run(path, storage)
     first, *others = record.writes()
     pieces = (container.pack_file_header(file_id) + first, *others)
-    target = publish(path, pieces, fsync=fsync, storage=storage)
+    target = publish(path, pieces, fsync=fsync, exclusive=exclusive, storage=storage)
     return SaveInfo(target, len(message), sum(map(len, pieces)), time.perf_counter() - started, checked=False)
 
 
@@ -276,6 +280,7 @@ def _is_json(head: bytes, path: str) -> bool:
         return False
     if (
         head.startswith(_BYTE_ORDER_MARKS)
+        or not head.strip()
         or head.lstrip()[:1] in [bytes([c]) for c in _JSON_STARTS]
         or (b"\0" in head[:4] and head[:4].strip(b"\0")[:1] in (b"{", b"["))
     ):

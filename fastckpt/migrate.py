@@ -11,6 +11,7 @@ A source is never touched, and a target that holds anything else is never replac
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import importlib
 import os
@@ -41,7 +42,7 @@ from .errors import (
 )
 from .file import PathType, inspect, read, source_digest, write
 from .reader import Reader
-from .storage import DISK, Storage, exists, open_file, publish, read_at, walk
+from .storage import DISK, Storage, open_file, publish, read_at, walk
 from .tree import abridged, difference, fields_of, path_text
 from .twin import from_json, to_json
 
@@ -187,12 +188,16 @@ def migrate(
 
     # 3. What was proven is still what stands there.
     _require_unchanged(name, data, storage, "nothing was written", "migrate it when nothing writes to it")
-    if not force and exists(goal, storage):
-        raise ConflictError("the target appeared while its source was migrated and was left alone", paths=(name, goal), remedy="migrate again")
     type_name, schema = (codec.type_name, codec.schema) if convert else ("", "")
+    stamps: dict[str, Any] = {"step": _step(plain), "source": source_stamp, "type_name": type_name, "schema": schema}
     try:
-        info = write(goal, encoded, fsync=fsync, step=_step(plain), source=source_stamp, type_name=type_name, schema=schema, storage=storage)
-    except DurabilityError as error:
+        info = write(goal, encoded, fsync=fsync, exclusive=not force, storage=storage, **stamps)
+    except StorageError as error:
+        if error.errno == errno.EEXIST:
+            fact = "the target appeared while its source was migrated and was left alone"
+            raise ConflictError(fact, paths=(name, goal), remedy="migrate again") from error
+        if not isinstance(error, DurabilityError):
+            raise
         error.remedy = "the new content is in place, its durability unknown: migrate again with `--force`"
         raise
 

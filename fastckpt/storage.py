@@ -298,13 +298,16 @@ def write_at(fd: int, data: bytes, offset: int, storage: Storage = DISK) -> None
         done += count
 
 
-def publish(path: str | os.PathLike[str], data: bytes | Iterable[bytes], *, fsync: bool = True, storage: Storage = DISK) -> str:
+def publish(
+    path: str | os.PathLike[str], data: bytes | Iterable[bytes], *, fsync: bool = True, exclusive: bool = False, storage: Storage = DISK
+) -> str:
     """Make `path` hold `data`, whole or not at all, and durable when it returns; the path it was written to.
 
     At every moment `path` is the old file or the new one. A symbolic link is written through (the file it points to is
     replaced; the link stays); other hard links of the old file keep the old content. A new file gets mode 0666 under the
     umask, a replaced one keeps its permission bits; it belongs to who saves. Directories that are missing are made. `data` may be
-    given in pieces, which are taken one at a time.
+    given in pieces, which are taken one at a time. With `exclusive` an existing file is an error (errno EEXIST), also one that
+    appears at the last moment.
 
     With `fsync=False` nothing of the file is synced: it is still whole or old after a kill of the process, but a loss of power
     may leave anything.
@@ -334,24 +337,23 @@ def publish(path: str | os.PathLike[str], data: bytes | Iterable[bytes], *, fsyn
     # 2. A new file beside the target, for only a rename inside one filesystem is atomic. A name that cannot be guessed,
     #    O_EXCL and O_NOFOLLOW: never through a link that somebody planted, never into another writer's temporary.
     temporary = temporary_name(target)
-    with explained(temporary, "create"):
+    with explained(target, "create"):
         fd = storage.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0))
     replaced = False
     try:
         try:
-            identity = _write_temporary(fd, [data] if isinstance(data, bytes) else data, temporary, old, fsync, storage)
+            identity = _write_temporary(fd, [data] if isinstance(data, bytes) else data, target, old, fsync, storage)
         except BaseException:
             close_quietly(fd, storage)
             raise
         # 5. Closed before the replace: a network filesystem reports a failed write here at the latest.
-        with explained(temporary, "close"):
+        with explained(target, "close"):
             storage.close(fd)
         # 6. The moment at which the new content becomes the file.
         with explained(target, "replace"):
-            _replace(temporary, target, identity, storage)
-        replaced = True
+            replaced = _appear(temporary, target, storage) if exclusive else _replace(temporary, target, identity, storage)
     finally:
-        if not replaced:
+        if not replaced:  # a link stands under its own name by now
             _unlink_quietly(temporary, storage)
 
     # 7. The rename itself is durable only when its directory is.
@@ -461,12 +463,13 @@ def _write_temporary(fd: int, data: Iterable[bytes], path: str, old: os.stat_res
     return status.st_dev, status.st_ino
 
 
-def _replace(temporary: str, target: str, identity: tuple[int, int], storage: Storage) -> None:
+def _replace(temporary: str, target: str, identity: tuple[int, int], storage: Storage) -> bool:
+    """The rename; True, for the temporary name is gone with it."""
     attempt = 0
     while True:
         try:
             storage.replace(temporary, target)
-            return
+            return True
         except OSError as error:
             if getattr(error, "winerror", None) in _HELD_OPEN and attempt < 9:
                 storage.sleep(0.01 * 2**attempt)  # 5 s in all
@@ -479,7 +482,24 @@ def _replace(temporary: str, target: str, identity: tuple[int, int], storage: St
                 raise error from None
             if (status.st_dev, status.st_ino) != identity:
                 raise
-            return
+            return True
+
+
+def _appear(temporary: str, target: str, storage: Storage) -> bool:
+    """Give the file its name only if that is free; whether the temporary name is gone."""
+    try:
+        storage.link(temporary, target)
+        return False
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+            raise
+    # A filesystem without hard links: then a look before the rename is all there is.
+    if exists(target, storage):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+    storage.replace(temporary, target)
+    return True
 
 
 def _make_directories(folder: str, storage: Storage) -> list[str]:

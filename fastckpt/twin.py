@@ -15,7 +15,7 @@ import msgspec
 
 from .codec import convert, stack_is_ample
 from .errors import CheckpointWarning, EncodeError, JsonError, LimitError
-from .tree import MAX_DEPTH, abridged, fields_of, is_container, path_text, plain_scalar, saved_fields, shallow_enough, type_name
+from .tree import MAX_DEPTH, abridged, article, fields_of, is_container, path_text, plain_scalar, saved_fields, shallow_enough, type_name
 
 __all__ = ["from_json", "to_json"]
 
@@ -38,6 +38,8 @@ def to_json(obj: Any) -> bytes:
         text = json.dumps(_jsonable(obj, []), ensure_ascii=False, indent=2)
     except RecursionError:
         raise EncodeError("no stack left to write JSON", remedy="call from a shallower place, or raise sys.setrecursionlimit") from None
+    except EncodeError:
+        raise
     except ValueError as error:  # an integer of more digits than Python converts
         raise EncodeError(f"JSON cannot hold it ({error})", remedy="store such an integer as text in hex") from error
     # Only lone surrogates do not encode, and Python's escape for one is JSON's.
@@ -87,7 +89,7 @@ def _jsonable(value: Any, steps: list[object]) -> Any:
     try:
         scalar = msgspec.to_builtins(value)
     except TypeError:
-        raise EncodeError(f"JSON cannot say a {type_name(kind)}", where=path_text(steps), remedy="store plain data") from None
+        raise EncodeError(f"JSON cannot say {article(type_name(kind))}", where=path_text(steps), remedy="store plain data") from None
     return scalar if type(scalar) in (str, int, float, bool, type(None)) else _jsonable(scalar, steps)
 
 
@@ -105,7 +107,7 @@ def _key(key: Any, steps: list[object]) -> str:
     scalar = _jsonable(plain, steps) if not isinstance(plain, (tuple, frozenset)) and fields_of(plain) is None else None
     if type(scalar) in (str, int):
         return str(scalar)
-    raise EncodeError(f"a {type_name(type(key))} cannot be a key in JSON", where=path_text(steps), remedy="keep this state in the binary file")
+    raise EncodeError(f"{article(type_name(type(key)))} cannot be a key in JSON", where=path_text(steps), remedy="keep this state in the binary file")
 
 
 def from_json(
@@ -153,6 +155,9 @@ def from_json(
 def _text(data: bytes, path: str, encoding: str | None) -> str:
     # json.detect_encoding tells UTF-8, -16 and -32 apart by the byte order mark or by the zeros in the first bytes (RFC 4627).
     name = encoding or json.detect_encoding(data)
+    if encoding is not None and not data.isascii() and _is_utf8(data) and "utf" not in encoding.lower():
+        # In another encoding it would be other characters, and nobody would be told.
+        raise JsonError(f"it is UTF-8, not {encoding}", path=path, remedy="leave out the encoding (or convert the file first, if you are sure)")
     try:
         # Lone surrogates in UTF-8 bytes are no UTF-8, but json.loads takes them, and so a file may have been used with them.
         text = data.decode(name, "surrogatepass" if name.lower().startswith("utf") else "strict")
@@ -167,6 +172,14 @@ def _text(data: bytes, path: str, encoding: str | None) -> str:
     except LookupError as error:
         raise JsonError(f"no such encoding as {name!r}", path=path, remedy="give one that Python knows, e.g. gbk") from error
     return text.removeprefix("\ufeff")
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _scan_depth(text: str, path: str) -> None:

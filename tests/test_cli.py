@@ -22,7 +22,7 @@ from forge import file_header, record
 from support import SHARED, assert_same, everything_in, in_child, mount_tmpfs, needs_linux, needs_posix, needs_root, needs_shared, without_privileges
 
 import fastckpt
-from fastckpt import cli
+from fastckpt import CheckpointManager, cli
 from fastckpt.__main__ import main
 from fastckpt.errors import CheckpointError
 from fastckpt.storage import Storage
@@ -165,6 +165,29 @@ def test_report_never_replaces_a_checkpoint(run: Run, tmp_path: Path) -> None:
         one_line(ran, "report", root / "a" / name)
         assert ran.code == 8
     assert everything_in(root) == ["a", "a/checkpoint.json"]
+
+
+def test_report_never_replaces_anything_else(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever name the report is given (absolute, relative, through a link), no source, target, run or other file is replaced."""
+    root = tree(tmp_path, a=OLD)
+    (tmp_path / "link").symlink_to(root / "a")
+    with CheckpointManager(tmp_path / "run", dict) as manager:
+        manager.save(0, {"a": 1})
+    (tmp_path / "notes.txt").write_text("mine")
+    monkeypatch.chdir(root)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for source, report in [
+        ("a/checkpoint.json", root / "a" / "checkpoint.json"),
+        (root / "a", Path("a/checkpoint.json")),
+        (root / "a", tmp_path / "link" / "checkpoint.fastckpt"),
+        (root / "a", tmp_path / "run" / "checkpoint.fastckpt"),
+        (root / "a", tmp_path / "notes.txt"),
+    ]:
+        ran = run("migrate", source, "--report", report)
+        assert ran.code == 8, report
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    for _ in range(2):
+        assert run("migrate", root / "a", "--report", tmp_path / "report.json").code == 0
 
 
 def test_dry_run_and_force(run: Run, tmp_path: Path) -> None:

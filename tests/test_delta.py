@@ -203,12 +203,13 @@ def test_equal_messages_give_equal_bytes_in_any_process(hash_seed: str) -> None:
 
 def test_old_chunks_are_left_as_they_are() -> None:
     """A difference that is thrown away (the append failed) changes nothing: made again from the same chunks, it is the same."""
-    for before, message in itertools.pairwise(history(8, 30)):
-        old = diff(EMPTY, before, 1).chunks
+    old = EMPTY
+    for owner, message in enumerate(history(8, 30)):
         kept = Chunks(old.message, array("I", old.sizes), array("I", old.crcs), list(old.runs))
-        made = diff(old, message, 2)
+        made = diff(old, message, owner)
         assert old == kept
-        assert diff(old, message, 2) == made
+        assert diff(old, message, owner) == made
+        old = made.chunks
 
 
 def test_no_message_has_no_chunks() -> None:
@@ -335,6 +336,17 @@ def test_rows_join_again_when_what_parted_them_is_gone() -> None:
     assert file.append(message).runs == [1, 0, len(first.sizes) // 4]
 
 
+def test_a_tiny_chunk_does_not_lead_astray() -> None:
+    """A chunk of five bytes, gone from where it was, is no reason to go on where the same five bytes happen to be."""
+    draw = random.Random(13)
+    message = draw.randbytes(14_288) + bytes(5) + draw.randbytes(120_000)
+    file, _ = after([message])
+    place = sum(file.chunks.sizes[:3])
+    assert len(file.append(edited(message, place, 0, bytes(5))).content) == 5
+    made = file.append(message[: place - 4000] + draw.randbytes(11_000) + message[place:-1] + b"?")
+    assert len(made.content) <= 11_000 + 2 * 4200
+
+
 def test_a_list_that_loses_its_first_item_and_gets_a_new_last_one() -> None:
     """What is between the two places is kept, although what follows them is where it was."""
     draw = random.Random(6)
@@ -392,6 +404,32 @@ def test_a_counter_and_a_growing_list() -> None:
     assert len(made.touched) <= 2000 * 62 // 1500 + 20
 
 
+def test_counters_behind_a_growing_list() -> None:
+    """Counters behind what grows move at every step, and still part into pieces of their own."""
+    draw, file = random.Random(11), File()
+    front, back, rows = draw.randbytes(50_000), draw.randbytes(50_000), b""
+    total = 0
+    for step in range(500):
+        rows += draw.randbytes(62)
+        count = struct.pack(">I", step)
+        made = file.append(count + front + count + rows + back[:500] + count + back[500:4000] + count + back[4000:])
+        total += len(made.content) if step >= 10 else 0
+    assert total <= 490 * 1350
+
+
+def test_many_places_that_change_do_not_break_a_message_up() -> None:
+    """Places that change at random do not cut a message into ever more pieces, so they do not force a base either."""
+    draw, file = random.Random(13), File()
+    message = bytearray(draw.randbytes(400_000))
+    for step in range(400):
+        for _ in range(5):
+            message[draw.randrange(len(message))] ^= 1
+        made = diff(file.chunks, bytes(message), step)
+        file.chunks = made.chunks
+        assert len(made.chunks.sizes) <= 2.5 * 400_000 / 4096
+        assert made.touched or step == 0
+
+
 def test_a_message_in_too_many_pieces_is_cut_anew() -> None:
     """Chunks that shrink until there are four times as many as needed give way to a base, by themselves."""
     draw, file = random.Random(12), File()
@@ -420,6 +458,7 @@ def unfriendly(size: int) -> Iterable[tuple[str, bytes, bytes]]:
     yield "reversed", noise, noise[::-1]
     yield "permuted", noise, b"".join(blocks)
     yield "from nothing", b"", noise
+    yield "changed here and there", noise, b"".join(noise[n : n + 8999] + b"\xff" for n in range(0, size, 9000))
     yield "doubled in front", noise, draw.randbytes(size) + noise
     yield "recurring beginnings", recurring(draw, size), recurring(draw, size)
     for name, make in KINDS.items():

@@ -11,6 +11,7 @@ import pickle
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -259,7 +260,7 @@ def test_gbk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        (b"", CorruptError, "empty"), (b"   \n", NotACheckpointError, "neither"), (bytes(600), CorruptError, "zeros"),
+        (b"", CorruptError, "empty"), (b"   \n", JsonError, "empty"), (bytes(600), CorruptError, "zeros"),
         (old_style(STATE)[:-2], JsonError, "ends in the middle"),
         (b'{"a": 1,}', JsonError, "line 1"), (b"PK\x03\x04rest", NotACheckpointError, "zip"), (b"\x80\x04\x95", NotACheckpointError, "pickle"),
         (b"[" * 300 + b"]" * 300, LimitError, "nested"), (b"[" * 100_000, LimitError, "nested"),
@@ -511,14 +512,19 @@ def test_every_call_may_fail(tmp_path: Path) -> None:
         source = lay(folder)
         before = mark(source)
         storage = FaultyStorage(DISK, nth, code=errno.ENOSPC)
-        try:
-            assert migrate(source, storage=storage).status == "migrated"
-            outcomes.add("migrated")
-        except CheckpointError as error:
-            outcomes.add(type(error).__name__)
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always")
+            try:
+                assert migrate(source, storage=storage).status == "migrated"
+                outcomes.add("migrated")
+            except CheckpointError as error:
+                outcomes.add(type(error).__name__)
         assert mark(source) == before
         assert not storage.open_fds
-        assert set(everything_in(folder)) <= {"checkpoint.json", "checkpoint.fastckpt"}
+        # FAULTS B14: where removing it is what failed, the temporary file stays, and a warning names it.
+        left = set(everything_in(folder)) - {"checkpoint.json", "checkpoint.fastckpt"}
+        assert len(left) == len(noted)
+        assert all(name in str(warning.message) for name, warning in zip(left, noted, strict=True))
         if beside(source).exists():
             assert_same(fastckpt.load(beside(source)), STATE)
         if not storage.hit:
@@ -856,3 +862,33 @@ def test_no_permission(public_path: Path) -> None:
         assert str(secret) in str(caught.value)
 
     in_child(attempt_both)
+
+
+def test_a_target_that_appears_at_the_last_moment(tmp_path: Path) -> None:
+    """A save by somebody else just before ours would appear is not replaced: the migration is refused, nothing is lost or left over."""
+
+    class Meanwhile(Storage):
+        def link(self, source: str, target: str) -> None:
+            fastckpt.save(target, {"newer": 1})
+            super().link(source, target)
+
+    source = tmp_path / "checkpoint.json"
+    source.write_text(json.dumps({"a": 1}, indent=2))
+    with pytest.raises(ConflictError, match="appeared"):
+        migrate(source, storage=Meanwhile())
+    assert_same(fastckpt.load(tmp_path / "checkpoint.fastckpt"), {"newer": 1})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.fastckpt", "checkpoint.json"]
+
+
+def test_a_filesystem_without_links(tmp_path: Path) -> None:
+    """Where a file cannot have two names the target still appears, and an existing one is still left alone."""
+
+    class NoLinks(Storage):
+        def link(self, source: str, target: str) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+    source = tmp_path / "checkpoint.json"
+    source.write_text(json.dumps({"a": 1}, indent=2))
+    assert migrate(source, storage=NoLinks()).status == "migrated"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.fastckpt", "checkpoint.json"]
+    assert migrate(source, storage=NoLinks()).status == "already done"

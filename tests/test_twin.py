@@ -55,20 +55,25 @@ def test_objects_become_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "says", "where"),
     [
-        ({"a": {1: "x", "1": "y"}}, r"two keys.*`\$\.a`"),
-        ({"a": {True: "x", "true": "y"}}, r"two keys.*`\$\.a`"),
-        ({"a": [{(1, 2): 1}]}, r"tuple.*`\$\.a\[0\]`"),
-        ({"a": object()}, r"object.*`\$\.a`"),
-        ({"a": "\ud83d\ude00"}, r"surrogates.*`\$\.a`"),
-        ({"a": {"\ud83d\ude00": 1}}, r"surrogates.*`\$\.a`"),
+        ({"a": {1: "x", "1": "y"}}, "two keys", "$.a"),
+        ({"a": {True: "x", "true": "y"}}, "two keys", "$.a"),
+        ({"a": [{(1, 2): 1}]}, "a tuple", "$.a[0]"),
+        ({"a": object()}, "an object", "$.a"),
+        ({"a": "\ud83d\ude00"}, "surrogates", "$.a"),
+        ({"a": {"\ud83d\ude00": 1}}, "surrogates", "$.a"),
+        ({"a": [10**5000]}, "digits", "$"),
     ],
 )
-def test_what_json_cannot_say(value: Any, says: str) -> None:
-    """What would be lost in JSON is refused with its path, never written."""
-    with pytest.raises(EncodeError, match=says):
+def test_what_json_cannot_say(value: Any, says: str, where: str) -> None:
+    """What would be lost in JSON is refused with its path and a remedy, never written."""
+    with pytest.raises(EncodeError) as caught:
         to_json(value)
+    assert caught.value.where == where
+    assert says in caught.value.fact
+    assert caught.value.remedy
+    assert str(caught.value).count(" at `") == 1
 
 
 def test_depth_of_to_json() -> None:
@@ -132,6 +137,14 @@ def test_encodings() -> None:
         from_json(b"{}", encoding="klingon")
     with pytest.raises(JsonError, match="another --encoding"):
         from_json(b'"\xff\xff"', encoding="gbk")
+
+
+def test_an_encoding_that_is_not_needed() -> None:
+    """UTF-8 with another encoding given is refused, for it would be read as other characters; ASCII is the same in both."""
+    with pytest.raises(JsonError, match="leave out"):
+        from_json('{"a": "好人"}'.encode(), encoding="gbk")
+    assert_same(from_json(b'{"a": "plain"}', encoding="gbk"), {"a": "plain"})
+    assert_same(from_json('{"a": "好人"}'.encode("utf-8-sig"), encoding="utf-8-sig"), {"a": "好人"})
 
 
 def test_lone_surrogates() -> None:
