@@ -44,6 +44,7 @@ __all__ = [
     "claims_run",
     "digest",
     "is_ours",
+    "most_stored",
     "pack_file_header",
     "pack_record",
     "record_header_size",
@@ -510,7 +511,7 @@ def assemble(
         raise CorruptError("the table's rows do not sum to the message", path=path, offset=offset, expected=f"{header.message} bytes", got=length)
     if count > MAX_CHUNKS:
         raise LimitError("a message of too many chunks", limit=MAX_CHUNKS, got=count, path=path)
-    most, stored = _FRAMES_PER_MESSAGE * header.message + _FRAMES_SLACK, sum(ends[-1] for ends in starts)
+    most, stored = most_stored(header.message), sum(ends[-1] for ends in starts)
     if stored > most:
         raise LimitError("the frames are out of proportion to the message", limit=most, got=stored, path=path)
     message = b""
@@ -529,6 +530,11 @@ def assemble(
                 out[position : position + starts[record][end] - start] = view[start : starts[record][end]]
     _require("message digest mismatch", digest(b"".join(crcs)), header.digest, path, offset)
     return message if out is None else bytes(out)
+
+
+def most_stored(message: int) -> int:
+    """How many bytes the frames that a message of this length touches may declare together: a reader refuses more."""
+    return _FRAMES_PER_MESSAGE * message + _FRAMES_SLACK
 
 
 def _check_chunks(view: memoryview, starts: list[int], crcs: bytes, path: str, offset: int) -> None:

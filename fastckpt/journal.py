@@ -48,13 +48,17 @@ class _Stream:
 
     def __init__(self) -> None:
         self.chunks = delta.EMPTY
-        self.checksums: dict[int, bytes] = {}  # offset of a record that the chunks lie in → its header checksum
+        # Of each record that the chunks lie in, by its offset: the header checksum, and the bytes that its frame holds.
+        self.owners: dict[int, tuple[bytes, int]] = {}
         self.base_bytes = self.base_message = self.records = self.tables = 0
 
     def outgrown(self, change: delta.Difference, message: int) -> bool:
         """Whether the next record is to be a base: what bounds a restore and the size of the file."""
+        # What a reader refuses must never be written: a message that shrank far below what the frames it lies in hold.
+        stored = len(change.content) + sum(self.owners[owner][1] for owner in change.touched)
         return (
-            self.records >= _RECORDS_PER_BASE * self.base_bytes
+            stored > container.most_stored(message)
+            or self.records >= _RECORDS_PER_BASE * self.base_bytes
             or self.tables >= _TABLES_PER_BASE * self.base_bytes
             or len(change.touched) > MAX_TOUCHED
             or message >= 2 * self.base_message
@@ -62,10 +66,11 @@ class _Stream:
 
     def appended(self, change: delta.Difference, offset: int, record: container.Record) -> None:
         """The record is in the file: the next one may refer to it."""
-        # More checksums than are needed first: an interrupt between these lines must leave no chunk without its own.
-        self.checksums = {**self.checksums, offset: record.header_checksum}
+        # More owners than are needed first: an interrupt between these lines must leave no chunk without its own.
+        own = {offset: (record.header_checksum, len(change.content))}
+        self.owners = {**self.owners, **own}
         self.chunks = change.chunks
-        self.checksums = {**{owner: self.checksums[owner] for owner in change.touched}, offset: record.header_checksum}
+        self.owners = {**{owner: self.owners[owner] for owner in change.touched}, **own}
         if record.header.base:
             self.base_bytes, self.base_message, self.records, self.tables = record.size, record.header.message, 0, 0
         else:
@@ -83,8 +88,7 @@ class Journal(Reader):
     With `read_only` nothing is changed and no lock taken, beside a writer too; `refresh` follows what it writes. Otherwise the
     journal is the file's one writer, from construction to `close`, and a file that is not there is made by the first append.
     `chunk` is the size in bytes that new chunks aim at, `level` zstd's: 3 and not 1, for what is compressed is little (what changed)
-    and kept for long. All methods may be called from several threads; reads
-    do not wait for an append.
+    and kept for long. All methods may be called from several threads; reads do not wait for an append.
 
     Raises `LockedError` (another writer), `NotFoundError` (only with `read_only`), `NotACheckpointError`, `VersionError`,
     `StorageError`.
@@ -209,7 +213,7 @@ class Journal(Reader):
             change = delta.diff(delta.EMPTY, message, offset, chunk=self._chunk)
         table = Table(
             [offset - owner for owner in change.touched],
-            b"".join(state.checksums[owner] for owner in change.touched),
+            b"".join(state.owners[owner][0] for owner in change.touched),
             change.runs,
             change.sizes,
             change.crcs,

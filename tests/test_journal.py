@@ -560,3 +560,14 @@ def test_same_bytes_for_same_messages() -> None:
             return [(e.header.frame_checksum, e.header.digest) for e in journal.entries()]
 
     assert made() == made()
+
+
+@pytest.mark.parametrize("kept", [1, 1000, 100_000])
+def test_a_message_that_shrinks_stays_readable(tmp_path: Path, kept: int) -> None:
+    """A small message out of a large one becomes a base before the frames that it lies in are more than a reader takes for it."""
+    large = b"".join(i.to_bytes(8, "big") * 512 for i in range(20_000))  # 80 MB
+    with closing(Journal(tmp_path / "x", lock=False)) as journal:
+        for message in (large, large[:kept], large[: kept + 5000], large[:kept]):
+            journal.append(message, sync=False)
+            assert journal.newest is not None
+            assert journal.read(journal.newest) == message

@@ -38,7 +38,7 @@ LAYER = {name: number for number, row in enumerate(ROWS) for name in row}
 PURE_OS = {"PathLike", "fspath", "fsencode", "fsdecode", "strerror", "sep", "altsep", "curdir", "name", "environ", "urandom", "path", "stat_result"}
 # Of the process and the machine, not of the disk.
 PURE_OS |= {"getpid", "uname", "register_at_fork", "cpu_count", "process_cpu_count"}
-PURE_PATH = {"abspath", "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonpath", "commonprefix", "sep"}
+PURE_PATH = {"abspath", "join", "normcase", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonpath", "commonprefix", "sep"}
 DISK_MODULES = {"tempfile", "fcntl", "msvcrt", "shutil", "mmap", "glob", "fileinput", "io", "posix", "nt", "linecache", "sqlite3", "zipfile"}
 # Code in a file: never read, so never there to be run.
 CODE_MODULES = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "copyreg", "joblib", "code", "runpy"}
