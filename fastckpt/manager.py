@@ -146,7 +146,8 @@ class CheckpointManager(Generic[T]):
         self._fsync, self._on_busy, self._on_error, self._round_trip, self._on_save = fsync, on_busy, on_error, round_trip, on_save
         self._first_step = None if first_step is None else _step(first_step)
         self._pid, self._closed = os.getpid(), False
-        self._saving, self._reading, self._counting = threading.RLock(), threading.RLock(), threading.Lock()
+        self._saving, self._reading, self._counting = threading.Lock(), threading.RLock(), threading.RLock()
+        self._saver: int | None = None  # the thread that is inside a save, while that is locked
         self._stats, self._last_stats = SaveStats(), SaveStats()
         self._checker = Checker(self._codec, round_trip)
         self._unchecked: Encoded | None = None  # the last save, if nothing looked at it yet; the journal holds its message as well
@@ -419,7 +420,7 @@ class CheckpointManager(Generic[T]):
     def check_for_errors(self) -> None:
         """Raise what the background could not do, once; returns at once when there is nothing."""
         self._usable(background=True)
-        with self._saving:
+        with self._alone():
             self._surface()
 
     def close(self) -> None:
@@ -430,7 +431,7 @@ class CheckpointManager(Generic[T]):
         if os.getpid() != self._pid or self._closed:
             return
         self._usable(background=True)
-        with self._saving:
+        with self._alone():
             if self._closed:
                 return
             if self._writer is not None:
@@ -493,8 +494,18 @@ class CheckpointManager(Generic[T]):
     def _writing(self) -> Iterator[None]:
         """One thread at a time. What must not wait for that lock (a forked child, the writer's thread) is refused before it is taken."""
         self._usable(write=True)
-        with self._saving:
+        with self._alone():
             self._usable(write=True)
+            yield
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time, and not again in the same one: half of a save is no place for another one."""
+        if self._saving.locked() and self._saver == threading.get_ident():
+            fact = "called inside a save of the same thread (from a signal handler, or from on_save)"
+            raise CheckpointError(fact, remedy="set a flag there, and save or close in the loop")
+        with self._saving:
+            self._saver = threading.get_ident()
             yield
 
     @contextmanager

@@ -388,7 +388,11 @@ def export_all(path: PathType, folder: PathType, *, force: bool = False, storage
     """
     name = os.fspath(path)
     with closing(Reader(path, storage=storage)) as reader:
-        steps = [(entry.header.step, entry) for entry in reader.live() if entry.header.step is not None]
+        steps: list[tuple[int, Any]] = []
+        for entry in reader.live():
+            # A run's live steps rise; one that does not was retired by a record that is lost.
+            if entry.header.step is not None and (not steps or entry.header.step < steps[-1][0]):
+                steps.append((entry.header.step, entry))
         if reader.damage is not None:
             offset, _, _, fact = reader.damage
             if not steps:

@@ -59,12 +59,17 @@ def marked(reader: Reader) -> Iterator[tuple[Entry, bool]]:
 
 def _marked(entries: Iterator[Entry]) -> Iterator[tuple[Entry, bool]]:
     retired: dict[str, list[tuple[int, int | None]]] = {}
+    lowest: int | None = None  # a run's live steps rise: one that does not was retired by a record that is lost
     for entry in entries:
         header = entry.header
         ranges = retired.setdefault(header.stream, [])
         step = header.step
         dead = step is not None and any(first <= step and (last is None or step <= last) for first, last in ranges)
-        yield entry, header.kind == "state" and not dead
+        live = header.kind == "state" and not dead
+        if live and step is not None and not header.stream:
+            live = lowest is None or step < lowest
+            lowest = step if live else lowest
+        yield entry, live
         ranges.extend(header.retires)
 
 

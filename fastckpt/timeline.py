@@ -88,10 +88,17 @@ class Timeline:
 
     def live(self) -> Iterator[tuple[int, Entry]]:
         """Steps and entries that can be restored, newest first."""
+        lowest: int | None = None
         for entry in self.journal.live():
             step = self.step_of(entry)
-            if step is not None and not (self.unsure and (self.acknowledged is None or step > self.acknowledged)):
-                yield step, entry
+            if step is None or (self.unsure and (self.acknowledged is None or step > self.acknowledged)):
+                continue
+            if lowest is not None and step >= lowest:
+                # A run's live steps rise. This one does not, so the record that retired it is lost, and with it what else that
+                # retired: what lies before may be off the timeline, and is not taken for a step of it.
+                return
+            lowest = step
+            yield step, entry
 
     def step_of(self, entry: Entry) -> Any:
         """The step of a record; of a file of one checkpoint what it says, or what it was said to be."""
@@ -132,7 +139,14 @@ class Timeline:
                 above = found
                 continue
             if asked is not None and found < asked and reason is None:
-                raise self.absent(asked, found, above)
+                try:
+                    missing = self.absent(asked, found, above)
+                except CorruptError as error:
+                    if not fallback:
+                        raise _corrupt(error, found) from None
+                    reason = error  # it may have been in what is damaged: this is the newest before it
+                else:
+                    raise missing
             try:
                 message = self.journal.read(entry)
             except CorruptError as error:
@@ -204,5 +218,6 @@ class Timeline:
 def _corrupt(error: CorruptError, newest_good: int | None) -> CorruptError:
     """The error, with the newest step that can be read and how to get at it."""
     error.__dict__["newest_good"] = newest_good
-    error.remedy = "no earlier step can be read" if newest_good is None else f"restore(fallback=True) goes back to step {newest_good}"
+    repair = "`fastckpt repair` keeps every step that can be read"
+    error.remedy = repair if newest_good is None else f"restore(fallback=True) goes back to step {newest_good}; {repair}"
     return error
