@@ -7,11 +7,16 @@ unless its reason begins with one of `ALLOWED_SKIPS`.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell starts what it puts in the background with SIGINT ignored, and so would be every child in which a test sends one.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # For `bench`, which no wheel holds. At the end, so that the installed package is the one that is tested.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
