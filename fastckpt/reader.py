@@ -118,9 +118,11 @@ class Reader:
         """Find out what the open file of `size` bytes holds. Meanwhile other threads see what was known before."""
         end, newest, damage = 0, None, None
         try:
-            if not container.is_ours(self._read(FILE_HEADER_SIZE, 0), path=self.path):
-                raise NotACheckpointError(self.path, got="something else")
-            file = container.unpack_file_header(self._read(FILE_HEADER_SIZE, 0), path=self.path)
+            head = self._read(FILE_HEADER_SIZE, 0)
+            if not container.is_ours(head, path=self.path):
+                json = head.lstrip()[:1] in (b"{", b"[")
+                raise NotACheckpointError(self.path, got="JSON" if json else "something else", remedy="run `fastckpt migrate` on it" if json else "")
+            file = container.unpack_file_header(head, path=self.path)
         except CorruptError as error:
             damage = Damage(0, size, torn=False, fact=error.fact)
         else:
