@@ -199,13 +199,14 @@ class Run(Contender):
         return self._managers[workspace]
 
     @staticmethod
-    def _payload(state: TrainState, step: int) -> Payload:
+    def payload(state: TrainState, step: int) -> Payload:
+        """What is saved of a live state."""
         fields = {name: getattr(state, name) for name in PERSISTED}
         fields["changed_task_types_this_epoch"] = sorted(state.changed_task_types_this_epoch)
         return Payload(**envelope(state, step, vars(CONFIG)), state=Persisted(**fields))
 
     def save(self, workspace: Path, state: TrainState, step: int) -> None:
-        self._manager(workspace).save(step, self._payload(state, step))
+        self._manager(workspace).save(step, self.payload(state, step))
 
     def load(self, workspace: Path) -> Any:
         return msgspec.to_builtins(self._manager(workspace).restore())
@@ -222,7 +223,7 @@ class BackgroundRun(Run):
         self._manager(workspace).wait_until_finished()
 
     def block(self, workspace: Path, state: TrainState, step: int) -> tuple[float, float]:
-        payload, manager = self._payload(state, step), self._manager(workspace)
+        payload, manager = self.payload(state, step), self._manager(workspace)
         times = []
         for work in (lambda: msgspec.msgpack.encode(payload), lambda: manager.save(step, payload)):
             start = time.thread_time()

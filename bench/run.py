@@ -16,9 +16,9 @@ from typing import Any
 
 from .contenders import RUNS, BackgroundRun, Orjson, Replaced, Run
 from .report import Ratio, table
-from .save import _compare, _shapes
+from .save import compare, shape_names
 from .shapes import SHAPES
-from .worker import Worker, require
+from .worker import Worker, in_turn, require
 
 HELP = "every step of a run: save time, bytes written, and blocking time in the background"
 ROUNDS = {"small": 40, "usual": 40, "usual-cjk": 30, "large": 15}
@@ -48,7 +48,7 @@ class Floor:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
     parser.add_argument(
-        "--shapes", type=_shapes, default=["usual", "large"], metavar="NAME,...", help=f"of {', '.join(SHAPES)} (default: usual,large)"
+        "--shapes", type=shape_names, default=["usual", "large"], metavar="NAME,...", help=f"of {', '.join(SHAPES)} (default: usual,large)"
     )
     parser.add_argument("--check", action="store_true", help="exit with 1, naming what fell short, when a floor is not reached")
 
@@ -78,11 +78,10 @@ def measure(shape: str, rounds: int, warm_up: int, folder: Path) -> dict[str, di
         for step in range(warm_up):
             for worker in workers:
                 worker.ask("save", step)
-        _compare(workers, warm_up - 1)
+        compare(workers, warm_up - 1)
         step = warm_up
         for number in range(rounds):
-            turn = number // 2 % len(workers)
-            order = (workers[turn:] + workers[:turn])[:: -1 if number % 2 else 1]
+            order = in_turn(workers, number)
             # The bigger step every fifth round, as often as it takes for a median.
             for what in ("save", "save_pack") if number % 2 else ("save",):
                 for worker in order:

@@ -16,7 +16,7 @@ from typing import Any
 from .contenders import CONTENDERS, Fastckpt, Replaced
 from .report import Ratio, table
 from .shapes import SHAPES
-from .worker import BenchError, Worker, require
+from .worker import BenchError, Worker, in_turn, require
 
 HELP = "one checkpoint in one file: save total time, bytes and load time"
 BASELINE, OURS = Replaced.name, Fastckpt.name
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
     parser.add_argument(
         "--shapes",
-        type=_shapes,
+        type=shape_names,
         default=list(SHAPES),
         metavar="NAME,...",
         help=f"which states to save, of {', '.join(SHAPES)} (default: all)",
@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1, naming what fell short, when a floor is not reached")
 
 
-def _shapes(text: str) -> list[str]:
+def shape_names(text: str) -> list[str]:
+    """The names of shapes in an option, or why it is none."""
     names = text.split(",")
     for name in names:
         if name not in SHAPES:
@@ -102,12 +103,10 @@ def measure(shape: str, rounds: int, warm_up: int, folder: Path) -> dict[str, di
             for worker in workers:
                 worker.ask("save", step)
                 worker.ask("load", step)
-        _compare(workers, warm_up - 1)
+        compare(workers, warm_up - 1)
         for number in range(rounds):
             step = warm_up + number
-            # Rotated, and every other time reversed: each goes first, last, before and after each other one equally often.
-            turn = number // 2 % len(workers)
-            order = (workers[turn:] + workers[:turn])[:: -1 if number % 2 else 1]
+            order = in_turn(workers, number)
             for what in ("save", "load"):
                 for worker in order:
                     for key, value in worker.ask(what, step).items():
@@ -115,7 +114,7 @@ def measure(shape: str, rounds: int, warm_up: int, folder: Path) -> dict[str, di
     return samples
 
 
-def _compare(workers: list[Worker], step: int) -> None:
+def compare(workers: list[Worker], step: int) -> None:
     """Refuse to time a contender that does not load what the replaced module's payload would have been."""
     expected = workers[0].ask("saved", step)
     for worker in workers:

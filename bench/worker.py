@@ -69,6 +69,12 @@ class Worker:
         self._process.communicate()
 
 
+def in_turn(workers: list[Worker], number: int) -> list[Worker]:
+    """The order of a round. Rotated, and every other time reversed: each goes first, last, before and after each other equally often."""
+    turn = number // 2 % len(workers)
+    return (workers[turn:] + workers[:turn])[:: -1 if number % 2 else 1]
+
+
 def timed(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """The result of `call`, and its times.
 

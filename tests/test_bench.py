@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support import needs_linux
 
 import fastckpt
 
@@ -138,3 +139,13 @@ def test_what_the_command_line_does_not_know_is_refused(tmp_path: Path, argument
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1].startswith("python -m bench")
     assert "Traceback" not in run.stderr
+
+
+@needs_linux
+def test_the_case_memory_at_toy_size(tmp_path: Path) -> None:
+    """The case `memory` runs and gives a peak for each way of saving; how large it is depends on the machine."""
+    done = python(tmp_path, "-m", "bench", "memory", "--quick", "--shapes", "small", "--rounds", "2", "--json", "result.json")
+    assert done.returncode == 0, done.stderr
+    peaks = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["peaks"]
+    assert {(peak["durability"], peak["round_trip"]) for peak in peaks} == {(d, r) for d in ("sync", "async") for r in ("auto", "never")}
+    assert all(peak["peak"] > 0 for peak in peaks)
