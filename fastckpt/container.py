@@ -216,7 +216,7 @@ def digest(crcs: bytes) -> bytes:
     return _checksum(crcs)
 
 
-def whole(message: bytes) -> Table:
+def whole(message: bytes | bytearray) -> Table:
     """The table of a message stored whole: as one chunk, or as several of 1 GiB where it is larger."""
     view = memoryview(message)
     chunks = [view[i : i + _MAX_CHUNK] for i in range(0, len(view), _MAX_CHUNK)]
@@ -235,7 +235,7 @@ def pack_file_header(file_id: bytes, *, run: bool = False) -> bytes:
     return _FILE_HEADER.pack(*fields, _checksum(_FILE_HEADER.pack(*fields, b"")[:-8]))
 
 
-def pack_record(header: RecordHeader, table: Table, chunks: bytes, *, level: int = 1) -> Record:
+def pack_record(header: RecordHeader, table: Table, chunks: bytes | bytearray, *, level: int = 1) -> Record:
     """A record whose frame holds `chunks` (the new ones, concatenated), compressed at `level` of zstd.
 
     The caller gives what it knows (sequence, kind, step, base, message length and digest, …); lengths and checksums of

@@ -40,7 +40,7 @@ _Kept = tuple[int, int, int]
 class Chunks(NamedTuple):
     """A message and the chunks that it consists of; never changed once made."""
 
-    message: bytes
+    message: bytes | bytearray
     #: Size and CRC-32 of every chunk, in the order of the message.
     sizes: array[int]
     crcs: array[int]
@@ -68,12 +68,12 @@ class Difference(NamedTuple):
     #: Sizes and CRC-32s of the new chunks, u32 little-endian each, and the new chunks, concatenated.
     sizes: bytes
     crcs: bytes
-    content: bytes
+    content: bytes | bytearray
     #: The size that the new chunks aimed at.
     chunk: int
 
 
-def diff(old: Chunks, new: bytes, owner: int, *, chunk: int = CHUNK) -> Difference:
+def diff(old: Chunks, new: bytes | bytearray, owner: int, *, chunk: int = CHUNK) -> Difference:
     """`new` in terms of `old`. `owner` is the int by which the caller names the record that will hold the new chunks.
 
     `diff(EMPTY, new, owner)` makes a base. So does any other one that would leave the message in more than four times the chunks
@@ -92,7 +92,7 @@ def diff(old: Chunks, new: bytes, owner: int, *, chunk: int = CHUNK) -> Differen
     return made
 
 
-def _crowded(chunks: array[int], message: bytes, aim: int, times: int) -> bool:
+def _crowded(chunks: array[int], message: bytes | bytearray, aim: int, times: int) -> bool:
     """Whether there are more chunks than `times` what the length of the message asks for, give or take a few."""
     return len(chunks) > times * (len(message) // aim) + 16
 
@@ -109,7 +109,7 @@ def _little_endian(numbers: bytes) -> bytes:
 class _Matcher:
     """Finds chunks of the old message in the new one. `start[i]` is where chunk i begins in the old message."""
 
-    def __init__(self, old: Chunks, new: bytes, aim: int) -> None:
+    def __init__(self, old: Chunks, new: bytes | bytearray, aim: int) -> None:
         self.old, self.new, self.aim = old, new, aim
         self.view = memoryview(old.message)
         self.start = list(accumulate(old.sizes, initial=0))

@@ -151,7 +151,7 @@ class Journal(Reader):
 
     def append(
         self,
-        message: bytes,
+        message: bytes | bytearray,
         *,
         step: int | None = None,
         stream: str = "",
@@ -203,7 +203,7 @@ class Journal(Reader):
             except _Unreadable:
                 return self._append(message, msgspec.structs.replace(header, sequence=self._next_sequence()), True, sync)
 
-    def _append(self, message: bytes, header: RecordHeader, base: bool, sync: bool) -> Appended:
+    def _append(self, message: bytes | bytearray, header: RecordHeader, base: bool, sync: bool) -> Appended:
         state = self._streams.setdefault(header.stream, _Stream())
         offset = self._end if self.newest is not None else FILE_HEADER_SIZE
         # A new file begins with a base; so does what is appended first after opening, for the old chunks may be damaged.

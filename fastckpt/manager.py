@@ -142,7 +142,7 @@ class CheckpointManager(Generic[T]):
             if value not in allowed:
                 raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {value!r}")
         path = os.fspath(directory)
-        self._codec = Codec(type)
+        self._codec = Codec(type, compact=True)
         self._fsync, self._on_busy, self._on_error, self._round_trip, self._on_save = fsync, on_busy, on_error, round_trip, on_save
         self._first_step = None if first_step is None else _step(first_step)
         self._pid, self._closed = os.getpid(), False

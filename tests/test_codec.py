@@ -596,3 +596,21 @@ def test_the_collector_is_left_as_it_was() -> None:
             assert gc.isenabled() is enabled
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize("sizes", [[100_000] * 4, [10, 100_000, 1_000_000, 50], [300_000, 310_000, 320_000, 330_000]])
+def test_a_compact_codec_writes_the_same_bytes(sizes: list[int]) -> None:
+    """A codec that is `compact` encodes to the same bytes, whatever was before, and each message is its own: a later one changes none."""
+    compact, plain = Codec(compact=True), Codec()
+    states = [{"text": "x" * size, "n": size} for size in sizes]
+    made = [compact.encode(state) for state in states]
+    assert [bytes(each.message) for each in made] == [plain.encode(state).message for state in states]
+    assert [compact.decode(*each) for each in made] == states
+
+
+def test_a_compact_codec_takes_no_more_than_the_length() -> None:
+    """Of messages of about one length each takes at most an eighth more memory than its length (msgspec's own: up to half)."""
+    compact = Codec(compact=True)
+    for step in range(5):
+        message = compact.encode({"text": ["x" * 1000] * 1010, "step": step}).message
+        assert sys.getsizeof(message) <= len(message) * 9 / 8 + 64
