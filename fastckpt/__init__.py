@@ -6,10 +6,13 @@ save("checkpoint.fastckpt", state)           # durable when it returns
 state = load("checkpoint.fastckpt", TrainState)
 """
 
+from .changes import Change
+from .compaction import Compaction
 from .container import VERSION, Source
 from .errors import (
     CheckpointError,
     CheckpointWarning,
+    ConfigMismatchError,
     ConflictError,
     CorruptError,
     DurabilityError,
@@ -27,19 +30,31 @@ from .errors import (
     VersionError,
 )
 from .file import Info, Problem, SaveInfo, inspect, load, save, verify
+from .history import History, Point
 from .manager import CheckpointManager, SaveStats
+from .preempt import OnSignal
+from .resume import ConfigDifference, Fingerprint, RngState, capture_rng, restore_rng
+from .retention import Plan
+from .tree import ABSENT
 from .twin import from_json, to_json
 
 __version__ = VERSION
 
 __all__ = [
+    "ABSENT",
+    "Change",
     "CheckpointError",
     "CheckpointManager",
     "CheckpointWarning",
+    "Compaction",
+    "ConfigDifference",
+    "ConfigMismatchError",
     "ConflictError",
     "CorruptError",
     "DurabilityError",
     "EncodeError",
+    "Fingerprint",
+    "History",
     "Info",
     "JsonError",
     "LimitError",
@@ -47,8 +62,12 @@ __all__ = [
     "MissingFieldError",
     "NotACheckpointError",
     "NotFoundError",
+    "OnSignal",
+    "Plan",
+    "Point",
     "Problem",
     "ReplacedError",
+    "RngState",
     "SaveInfo",
     "SaveStats",
     "SchemaError",
@@ -57,9 +76,11 @@ __all__ = [
     "StorageError",
     "VersionError",
     "__version__",
+    "capture_rng",
     "from_json",
     "inspect",
     "load",
+    "restore_rng",
     "save",
     "to_json",
     "verify",

@@ -7,39 +7,35 @@ remedy. Nothing is coloured, cut or wrapped when it is not a terminal that reads
 from __future__ import annotations
 
 import functools
-import itertools
 import multiprocessing
 import os
 import signal
 import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TextIO
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
-from rich.table import Table
 
+from .cli_history import diff, series
+from .cli_inspect import inspect
+from .cli_runs import compact, log, repair
 from .codec import Codec
-from .console import clean, complain, console_of, emit, new_table, plural, print_columns, ranges, say, size_text, with_bar, write_out
-from .container import FILE_HEADER_SIZE, VERSION
+from .console import Json, complain, emit, plural, run_file, say, size_text, with_bar, write_out
+from .container import VERSION
 from .demo import show as show_demo
-from .errors import CheckpointError, CheckpointWarning, ConflictError, CorruptError
-from .file import Info, Problem, load, read
-from .file import inspect as read_info
+from .errors import CheckpointError, CheckpointWarning, ConflictError
+from .file import Problem, load
 from .file import verify as find_problems
 from .migrate import Migration, Outcome, attempt, export_all, find, import_type, target_of
 from .migrate import export as export_file
-from .reader import Entry, Reader
-from .repair import marked, repair
 from .storage import DISK, exists, open_file, publish, read_at, temporary_folder
-from .tree import path_text
 from .twin import to_json
 
 __all__ = ["app", "main"]
@@ -111,11 +107,14 @@ def _root(
         write_out(context.get_help().encode() + b"\n")
 
 
+app.command("inspect")(inspect)
+app.command("log")(log)
+app.command("diff")(diff)
+app.command("series")(series)
+app.command("compact")(compact)
+app.command("repair")(repair)
+
 _Force = Annotated[bool, typer.Option("--force", help="Replace a target that holds something else.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, and nothing else, on standard output.")]
-
-
-_File = Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint, or the directory of a run.")]
 
 
 # --- migrate ---------------------------------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ def _migrate(
     encoding: Annotated[str | None, typer.Option(metavar="NAME", help="What the JSON was written in, if not UTF-8 (gbk, for one).")] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="How many processes share the work.")] = 1,
     report: Annotated[str | None, typer.Option(metavar="FILE", help="Write all results to this file, as JSON.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write a checked binary checkpoint beside each checkpoint.json, proven to export back; the JSON stays as it is.
 
@@ -249,7 +248,7 @@ def _as_result(outcome: Outcome) -> dict[str, Any]:
     return result | ({"warnings": list(outcome.warnings)} if outcome.warnings else {})
 
 
-# --- export, inspect, verify -----------------------------------------------------------------------------------------
+# --- export, verify -----------------------------------------------------------------------------------------
 
 
 @app.command("export")
@@ -271,7 +270,7 @@ def _export(
         option = "--all" if every else "--step"
         if len(paths) != 1 or beside or (every and step is not None):
             raise typer.BadParameter("takes one run, no --beside, and not both of --step and --all", param_hint=option)
-        paths = [_run_file(paths[0])]
+        paths = [run_file(paths[0])]
     if every:
         if output is None:
             raise typer.BadParameter("needs --output, a directory", param_hint="--all")
@@ -318,99 +317,11 @@ def _export_all(path: str, folder: str, force: bool) -> None:
     raise typer.Exit(1 if failed else 0)
 
 
-def _run_file(path: str) -> str:
-    """The file of the run in a directory; a file is its own."""
-    inside = os.path.join(path, "checkpoint.fastckpt")
-    return inside if exists(inside) else path
-
-
-class _Field(NamedTuple):
-    """A value at most two levels down: its path, the bytes that it takes encoded, what kind of value it is, and what is in it."""
-
-    path: str
-    bytes: int
-    holds: str
-    fields: list[_Field]
-
-
-# Rows of a table for people; `--json` has them all.
-_ROWS = 20
-
-
-@app.command("inspect")
-def _inspect(path: _File, as_json: _Json = False) -> None:
-    """What is in a checkpoint: its header, and the fields by the bytes that they take before compression; of a run, its newest step."""
-    path = _run_file(path)
-    info = read_info(path)
-    document = read(path)
-    fields = _fields(Codec().decode(document.message, info.has_ext, path=path), ())
-    run = _counted(path) if info.kind == "run" else None
-    if as_json:
-        listed = [{"path": each.path, "bytes": each.bytes, "holds": each.holds} for field in fields for each in (field, *field.fields)]
-        emit({"header": info, **({"run": run} if run else {}), "fields": listed})
-        return
-    for key, value in _header(info):
-        say(f"{key:<9} {value}")
-    if run:
-        say(f"run       {plural(run['steps'], 'step')}, {run['first']} to {run['newest']}, in {plural(run['records'], 'record')}")
-    table = new_table("field", "bytes", "share", "holds")
-    _add_rows(table, fields, info.message_bytes, "")
-    if fields:
-        console_of(sys.stdout).print(table)
-
-
-def _counted(path: str) -> dict[str, Any]:
-    """How many records a run has, how many of them are live steps, and which are the first and the newest."""
-    with closing(Reader(path)) as reader:
-        records = list(marked(reader))
-    steps = [entry.header.step for entry, live in records if live]
-    return {"records": len(records), "steps": len(steps), "first": steps[-1], "newest": steps[0]}
-
-
-def _add_rows(table: Table, fields: list[_Field], total: int, indent: str) -> None:
-    for field in fields[:_ROWS]:
-        table.add_row(indent + clean(field.path), f"{field.bytes:,}", f"{100 * field.bytes / total:.1f}%", field.holds)
-        _add_rows(table, field.fields, total, indent + "  ")
-    if rest := fields[_ROWS:]:
-        count = sum(field.bytes for field in rest)
-        table.add_row(f"{indent}{len(rest):,} more", f"{count:,}", f"{100 * count / total:.1f}%", "")
-
-
-def _fields(value: Any, steps: tuple[object, ...]) -> list[_Field]:
-    """The fields of a value, largest first."""
-    items: Iterable[tuple[object, Any]] = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list) and not steps:  # below that, hundreds of alike things are not to be looked at one by one
-        items = enumerate(value)
-    fields = []
-    for key, item in items:
-        below = (*steps, key)
-        kind = "None" if item is None else type(item).__name__
-        holds = f"{kind} of {len(item):,}" if isinstance(item, (dict, list, str, bytes)) else kind
-        inner = _fields(item, below) if not steps and isinstance(value, dict) else []
-        fields.append(_Field(path_text(below), len(Codec().encode(item).message), holds, inner))
-    return sorted(fields, key=lambda field: -field.bytes)
-
-
-def _header(info: Info) -> Iterator[tuple[str, str]]:
-    yield "file", f"{info.path}, {size_text(info.file_bytes)} ({info.kind}, format {info.format_version}, id {info.file_id})"
-    yield "message", f"{size_text(info.message_bytes)} before {info.codec}" + (", with Ext values" if info.has_ext else "")
-    written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(info.time // 10**9))
-    yield "written", f"{written} by fastckpt {info.writer}" + (f", step {info.step}" if info.step is not None else "")
-    if info.type:
-        yield "type", f"{info.type} (schema {info.schema})"
-    if info.source is not None:
-        yield "source", f"{'migrated from' if info.source.migrated else 'descends from'} JSON of digest {info.source.digest}"
-    if info.meta:
-        yield "meta", to_json(info.meta).decode().replace("\n", " ")
-
-
 @app.command("verify")
 def _verify(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Checkpoints, or directories to search for them.")],
     name: Annotated[str, typer.Option(metavar="NAME", help="What the files in a directory are called.")] = "*.fastckpt",
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Read checkpoints whole and check every checksum; JSON files are parsed.
 
@@ -457,121 +368,6 @@ def _code_of(path: str) -> int:
     except CheckpointError as error:
         return error.exit_code
     return 4  # of a run the newest step can be read
-
-
-# --- log, repair -----------------------------------------------------------------------------------------------------
-
-
-@app.command("log")
-def _log(
-    path: _File,
-    last: Annotated[int | None, typer.Option(min=1, metavar="N", help="The last N only; the rest is not even read.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also steps that were deleted or left behind, and what retired them.")] = False,
-    as_json: _Json = False,
-) -> None:
-    """The steps of a run, the newest last: sizes, times, metrics. Read from the headers alone, beside a writer too."""
-    path = _run_file(path)
-    with closing(Reader(path)) as reader:
-        damage = reader.damage
-        if reader.newest is None:
-            fact = damage.fact if damage else "no record"
-            raise CorruptError(fact, path=path, offset=damage.offset if damage else None, remedy=_MEND)
-        gaps: list[str] = []
-        wanted = ((entry, live) for entry, live in _walked(reader, gaps) if live or every)
-        records = [_as_record(entry, live) for entry, live in itertools.islice(wanted, last)][::-1]
-        kind = "single" if reader.single else "run"
-    if damage is not None:
-        gaps.insert(0, f"{damage.fact} at byte {damage.offset}")
-    if gaps:
-        more = f", and in {plural(len(gaps) - 1, 'place')} more" if gaps[1:] else ""
-        torn = damage is not None and damage.torn and not more
-        remedy = "it is being written, or a crash left it so, and the next save mends it" if torn else _MEND
-        complain(f"warning: {path} is damaged: {gaps[0]}{more}; {remedy}")
-    if as_json:
-        found = None if damage is None else {"offset": damage.offset, "bytes": damage.size, "torn": damage.torn, "fact": damage.fact}
-        emit({"path": path, "kind": kind, "damage": found, "gaps": gaps, "records": records})
-        return
-    print_columns([_row(record) for record in records])
-
-
-_MEND = "`fastckpt repair` keeps what is readable"
-
-
-def _walked(reader: Reader, gaps: list[str]) -> Iterator[tuple[Entry, bool]]:
-    """Every record and whether it is live, newest first; what lies between two and is none is added to `gaps`."""
-    end: int | None = None
-    for entry, live in marked(reader):
-        after = entry.offset + entry.length
-        if end is not None and after < end:
-            gaps.append(f"{end - after:,} bytes at byte {after} are no record")
-        end = entry.offset
-        yield entry, live
-    if end is not None and end > FILE_HEADER_SIZE:
-        gaps.append(f"{end - FILE_HEADER_SIZE:,} bytes at byte {FILE_HEADER_SIZE} are no record")
-
-
-def _as_record(entry: Entry, live: bool) -> dict[str, Any]:
-    header = entry.header
-    return {
-        "step": header.step,
-        "sequence": entry.sequence,
-        "kind": header.kind,
-        "live": live,
-        "base": header.kind == "state" and header.base,
-        "time": header.time,
-        "message_bytes": header.message,
-        "file_bytes": entry.length,
-        "stream": header.stream,
-        "key": header.key,
-        "retires": [list(each) for each in header.retires],
-        "metrics": msgspec.msgpack.decode(header.metrics),
-        "meta": msgspec.msgpack.decode(header.meta),
-    }
-
-
-def _row(record: dict[str, Any]) -> dict[str, str]:
-    """What people see of a record; a column that is empty in all of them is not shown."""
-    retires = ", ".join(f"{first} on" if last is None else str(first) if last == first else f"{first} to {last}" for first, last in record["retires"])
-    return {
-        "step": "-" if record["step"] is None else str(record["step"]),
-        "record": str(record["sequence"]),
-        "written (UTC)": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record["time"] // 10**9)),
-        "message": f"{record['message_bytes']:,}",
-        "in file": f"{record['file_bytes']:,}",
-        "base": "base" if record["base"] else "",
-        "state": "" if record["live"] else "retired" if record["kind"] == "state" else "tombstone",
-        "retires": retires if record["kind"] == "tombstone" or not record["live"] else "",
-        "stream": record["stream"],
-        "key": record["key"],
-        "metrics": _pairs(record["metrics"]),
-        "meta": _pairs(record["meta"]),
-    }
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    texts = (f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items())
-    text = " ".join(texts)
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-@app.command("repair")
-def _repair(path: _File, as_json: _Json = False) -> None:
-    """Move every step of a damaged run that can be read into a new file. The old one is kept beside it; a sound run is left alone."""
-    path = _run_file(path)
-    done = repair(path)
-    steps = [header.step for header in done.kept]
-    if as_json:
-        lost = [{"step": each.step, "sequence": each.sequence, "fact": each.fact} for each in done.lost]
-        emit({"path": path, "sound": done.aside is None, "kept": steps, "lost": lost, "aside": done.aside})
-    elif done.aside is None:
-        say(f"sound  {path}: nothing to repair", "green")
-    else:
-        # One bad record can take many steps along, all for the same reason.
-        for fact, alike in itertools.groupby(done.lost, key=lambda each: each.fact):
-            gone = ranges([each.step for each in alike])
-            say("lost      " + (f"step {gone}: " if gone else "") + fact, "yellow")
-        say(f"repaired  {path}: {plural(len(steps), 'step')} kept ({ranges(steps)}), {len(done.lost):,} lost", "green")
-        say(f"aside     the old file is {done.aside}")
 
 
 # --- demo ------------------------------------------------------------------------------------------------------------

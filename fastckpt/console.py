@@ -6,25 +6,33 @@ or wrapped when it is not a terminal that reads it.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
+from .history import NAME
+from .storage import exists
 from .twin import to_json
 
 __all__ = [
-    "clean", "complain", "console_of", "emit", "new_table", "plural", "print_columns", "ranges", "say", "size_text", "with_bar", "write_out",
+    "File", "Json", "clean", "columns_of", "complain", "console_of", "emit", "new_table", "plural", "print_columns", "ranges", "run_file", "say",
+    "size_text", "with_bar", "write_out",
 ]  # fmt: skip
 
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, and nothing else, on standard output.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint, or the directory of a run.")]
+
 # Columns that are aligned at their right.
-_FIGURES = ("step", "record", "message", "in file")
+_FIGURES = ("step", "record", "message", "in file", "blocked ms")
 # What would end a line, move the cursor, turn the reading order or cannot be encoded; names of files may hold it.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -38,6 +46,12 @@ def console_of(stream: TextIO) -> Console:
     """A console that prints as it is told: no markup, no emoji, no width but a terminal's."""
     # Without a terminal Rich assumes 80 columns and would cut tables to fit.
     return Console(file=stream, markup=False, highlight=False, emoji=False, width=None if stream.isatty() else 10_000)
+
+
+def run_file(path: str) -> str:
+    """The file of the run in a directory; a file is its own."""
+    inside = os.path.join(path, NAME)
+    return inside if exists(inside) else path
 
 
 def say(text: str, style: str = "") -> None:
@@ -101,16 +115,21 @@ def ranges(steps: list[int | None]) -> str:
     return ", ".join(" to ".join(map(str, group)) for group in groups)
 
 
-def print_columns(rows: list[dict[str, str]]) -> None:
-    """Rows under their names, aligned; a column that is empty in all of them is not shown."""
+def columns_of(rows: list[dict[str, str]], *, every: bool = False) -> list[str]:
+    """Rows under their names, aligned, as lines; a column that is empty in all of them is left out, unless `every` is wanted."""
     # Not with Rich, which takes seconds for thousands of rows.
     if not rows:
-        return
-    names = [name for name in rows[0] if any(row[name] for row in rows)]
+        return []
+    names = [name for name in rows[0] if every or any(row[name] for row in rows)]
     lines = [names, *([clean(row[name]) for name in names] for row in rows)]
     columns = []
     for cells in zip(*lines, strict=True):
         width = max(map(len, cells))
         columns.append([cell.rjust(width) if cells[0] in _FIGURES else cell.ljust(width) for cell in cells])
-    text = "".join("  ".join(line).rstrip() + "\n" for line in zip(*columns, strict=True))
+    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+
+
+def print_columns(rows: list[dict[str, str]], *, every: bool = False, header: bool = True) -> None:
+    """Rows under their names (without `header`, alone), as `columns_of` has them, on standard output."""
+    text = "".join(f"{line}\n" for line in columns_of(rows, every=every)[not header :])
     write_out(text.encode("utf-8", "backslashreplace"))

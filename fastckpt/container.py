@@ -120,7 +120,7 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """All that listing needs of a record, without its table or message. `FORMAT.md` explains every field.
 
     Lengths are bytes; `time` is nanoseconds since 1970 (UTC); `retires` are step ranges, both ends included, None for
-    "and every later one"; `meta` and `metrics` are msgpack maps that are decoded only when asked for.
+    "and every later one"; `meta`, `metrics` and `config` are msgpack maps that are decoded only when asked for.
     """
 
     file: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -145,9 +145,12 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ext: bool = False
     meta: msgspec.Raw = msgspec.Raw(b"\x80")
     metrics: msgspec.Raw = msgspec.Raw(b"\x80")
+    config: msgspec.Raw = msgspec.Raw(b"\x80")
     source: Source | None = None
     type: str = ""
     schema: str = ""
+    schema_version: Annotated[int, msgspec.Meta(ge=1)] = 1
+    blocked: _Count = 0
     time: int
     writer: str = ""
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
     "CheckpointError",
     "CheckpointWarning",
+    "ConfigMismatchError",
     "ConflictError",
     "CorruptError",
     "DurabilityError",
@@ -255,6 +257,32 @@ class ConflictError(CheckpointError, ValueError):
 
     def _place(self) -> str:
         return ": " + " and ".join(self.paths)
+
+
+class ConfigMismatchError(CheckpointError, ValueError):
+    """The configuration is not the one that the run was made with, in fields without which what was saved means nothing.
+
+    `differences` are those of `resume.Fingerprint` (`field`, `saved`, `current`, `tier`), of both tiers; the message has the structural
+    ones. `step` is the one that was asked for, `path` the file. Nothing was restored.
+    """
+
+    exit_code = 8
+
+    def __init__(self, differences: Sequence[Any], *, step: int | None = None, path: str = "") -> None:
+        super().__init__("the configuration is not that of the run", remedy='set it back, or go on all the same with resume="warn"')
+        self.differences = list(differences)
+        self.step = step
+        self.path = path
+
+    def _place(self) -> str:
+        structural = [each for each in self.differences if each.tier == "structural"]
+        shown = ", and ".join(f"`{each.field}` was {_abridged(each.saved)}, is {_abridged(each.current)}" for each in structural)
+        return (f" at step {self.step}" if self.step is not None else "") + (f" in {self.path}" if self.path else "") + f": {shown}"
+
+
+def _abridged(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class LockedError(CheckpointError):

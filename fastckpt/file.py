@@ -30,6 +30,7 @@ from .reader import Reader
 from .storage import DISK, Storage, open_file, publish, read_at
 from .tree import fields_of
 from .twin import from_json
+from .upgrades import Loader, Unknown
 
 __all__ = ["Document", "Info", "Problem", "SaveInfo", "inspect", "load", "read", "save", "source_digest", "verify", "write"]
 
@@ -64,7 +65,8 @@ class SaveInfo(NamedTuple):
 class Info(msgspec.Struct, frozen=True, kw_only=True):
     """What a file's headers say; sizes in bytes, `time` in nanoseconds since 1970 (UTC), `file_id` in hex.
 
-    `type` and `schema` are the name and the fingerprint of the type that it was saved as, empty for untyped data.
+    `type` and `schema` are the name and the fingerprint of the type that it was saved as, empty for untyped data; `schema_version` is the
+    program's.
     """
 
     path: str
@@ -81,6 +83,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     writer: str
     type: str
     schema: str
+    schema_version: int
     meta: dict[str, Any]
     source: Source | None
 
@@ -220,19 +223,21 @@ def _refuse_run(path: PathType, storage: Storage) -> None:
             )
 
 
-def load(path: PathType, type: Any = Any, *, max_size: int = MAX_MESSAGE, storage: Storage = DISK) -> Any:
+def load(path: PathType, type: Any = Any, *, unknown: Unknown = "refuse", max_size: int = MAX_MESSAGE, storage: Storage = DISK) -> Any:
     """The state in the file `path` (of a run, its newest), as `type` (plain data if not given); JSON is told by its content.
 
     Everything is checked before it is decoded, and `max_size` (bytes of the decompressed state, or of the JSON) before
-    anything is allocated. Nothing in a file ever names a class: only `type` does.
+    anything is allocated. Nothing in a file ever names a class: only `type` does. Fields that are saved and that `type` does not have
+    are refused by name, or with `unknown="warn"` dropped with a `CheckpointWarning`.
 
     Raises `NotFoundError`, `CorruptError` (with the offset), `NotACheckpointError`, `VersionError`, `LimitError`, `JsonError`,
     `SchemaError` and `MissingFieldError` (it does not fit `type`), `StorageError`.
     """
     document = read(path, max_size=max_size, storage=storage)
+    loader = Loader(Codec(type), version=None, unknown=unknown)
     if document.header is None:
-        return from_json(document.message, type, path=document.path)
-    return Codec(type).decode(document.message, document.header.ext, path=document.path)
+        return loader.convert(from_json(document.message, path=document.path), path=document.path, str_keys=True)
+    return loader.load(document.message, document.header, path=document.path)
 
 
 def read(path: PathType, *, step: int | None = None, max_size: int = MAX_MESSAGE, storage: Storage = DISK) -> Document:
@@ -324,6 +329,7 @@ def inspect(path: PathType, *, storage: Storage = DISK) -> Info:
         writer=header.writer,
         type=header.type,
         schema=header.schema,
+        schema_version=header.schema_version,
         meta=meta,
         source=header.source,
     )

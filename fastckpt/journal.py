@@ -11,25 +11,29 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from . import container, delta
 from .codec import pack_meta
-from .container import FILE_HEADER_SIZE, MAX_MESSAGE, RecordHeader, Source, Table
+from .container import FILE_HEADER_SIZE, MAX_MESSAGE, TRAILER_SIZE, RecordHeader, Source, Table
 from .errors import CheckpointError, CheckpointWarning, CorruptError, DurabilityError, LimitError, NotFoundError, ReplacedError, StorageError
 from .lock import Lock
-from .reader import MAX_TOUCHED, Damage, Entry, Reader
+from .reader import MAX_TOUCHED, Damage, Entry, OpenFile, Reader
 from .storage import DISK, Storage, explained, make_folder, publish, sweep, sync_folder, write_at
 
-__all__ = ["Appended", "Damage", "Entry", "Journal"]
+__all__ = ["RECORDS_PER_BASE", "Appended", "Damage", "Entry", "Journal", "Stream"]
 
-# DESIGN, "bases": since the last base the records may reach so many times its bytes, and their tables so many.
-_RECORDS_PER_BASE, _TABLES_PER_BASE = 4, 1
+#: DESIGN, "bases": since the last base the records may reach so many times its bytes, and their tables so many.
+RECORDS_PER_BASE: Final = 4
+_TABLES_PER_BASE = 1
 _PIECE = 1 << 20
+# While a file is compacted: what is left to the last sync, and to the last look at what was appended meanwhile.
+_SYNC_EVERY, _CATCH_UP = 4 << 20, 1 << 16
 _ASIDES = 3
 
 
@@ -43,8 +47,8 @@ class Appended(NamedTuple):
     flushes: int
 
 
-class _Stream:
-    """A stream's last message, and what its records since the last base come to."""
+class Stream:
+    """A stream's last message, where its chunks lie in the file, and what its records since the last base come to."""
 
     def __init__(self) -> None:
         self.chunks = delta.EMPTY
@@ -52,13 +56,34 @@ class _Stream:
         self.owners: dict[int, tuple[bytes, int]] = {}
         self.base_bytes = self.base_message = self.records = self.tables = 0
 
-    def outgrown(self, change: delta.Difference, message: int) -> bool:
+    def pack(
+        self, message: bytes | bytearray, header: RecordHeader, offset: int, *, base: bool = False, unsynced: int = 0, chunk: int, level: int
+    ) -> tuple[delta.Difference, container.Record]:
+        """The record of the stream's next message, for this place in the file; once it is there, `appended` is to be told.
+
+        With `base` it refers to no other record. `header` is asked for what a record keeps wherever it lies.
+        """
+        change = delta.diff(delta.EMPTY if base else self.chunks, message, offset, chunk=chunk)
+        if change.touched and self._outgrown(change, len(message)):
+            change = delta.diff(delta.EMPTY, message, offset, chunk=chunk)
+        table = Table(
+            [offset - owner for owner in change.touched],
+            b"".join(self.owners[owner][0] for owner in change.touched),
+            change.runs,
+            change.sizes,
+            change.crcs,
+        )
+        digest = container.digest(change.chunks.checksums())
+        header = msgspec.structs.replace(header, base=not change.touched, digest=digest, unsynced=unsynced, chunk=change.chunk)
+        return change, container.pack_record(header, table, change.content, level=level)
+
+    def _outgrown(self, change: delta.Difference, message: int) -> bool:
         """Whether the next record is to be a base: what bounds a restore and the size of the file."""
         # What a reader refuses must never be written: a message that shrank far below what the frames it lies in hold.
         stored = len(change.content) + sum(self.owners[owner][1] for owner in change.touched)
         return (
             stored > container.most_stored(message)
-            or self.records >= _RECORDS_PER_BASE * self.base_bytes
+            or self.records >= RECORDS_PER_BASE * self.base_bytes
             or self.tables >= _TABLES_PER_BASE * self.base_bytes
             or len(change.touched) > MAX_TOUCHED
             or message >= 2 * self.base_message
@@ -76,6 +101,17 @@ class _Stream:
         else:
             self.records += record.size
             self.tables += record.header.table
+
+    def moved(self, where: Callable[[int], int | None]) -> Stream | None:
+        """The stream in another file, in which `where` says where a record of this one lies; None if one that it needs is not there."""
+        places = {owner: where(owner) for owner in self.owners}
+        there = {owner: place for owner, place in places.items() if place is not None}
+        if len(there) < len(places):
+            return None
+        other = copy(self)
+        other.owners = {there[owner]: known for owner, known in self.owners.items()}
+        other.chunks = self.chunks._replace(runs=[(there[owner], first, count) for owner, first, count in self.chunks.runs])
+        return other
 
 
 class _Unreadable(Exception):  # noqa: N818  (a message between two methods, never seen outside)
@@ -112,9 +148,10 @@ class Journal(Reader):
         # Nothing more is written into the file that is open: the next append publishes a new one. `_unsure`: a publish of ours was
         # cut short, and may have got as far as its replace. `_damaged`: the new file is to be a copy as it is. `_kept`: the tail is.
         self._poisoned = self._unsure = self._damaged = self._kept = self._closed = False
+        self._replacing = False  # whether a compaction is in its last moments
         self._vouched = False  # whether it is this journal that made everything durable that is there
         self._pid = os.getpid()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
         self._lock: Lock | None = None
         path = os.path.abspath(os.fspath(path))
         if not read_only:
@@ -160,13 +197,19 @@ class Journal(Reader):
         retires: Sequence[tuple[int, int | None]] = (),
         meta: dict[str, Any] | None = None,
         metrics: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None,
         source: Source | None = None,
         type_name: str = "",
         schema: str = "",
+        schema_version: int = 1,
+        blocked: int = 0,
+        written: int | None = None,
         base: bool = False,
         sync: bool = True,
     ) -> Appended:
         """Append a state; with `sync` it is durable when this returns. `retires` are steps of the stream that are live no longer.
+        `written` is the time that the record says (nanoseconds since 1970), now if not given; `blocked`, in microseconds, what the
+        save before it took of its caller.
 
         A failed append leaves the file as it was, and the next one works once its cause is gone: what a failed sync left unknown is
         never synced again, but copied, record by record and verified, into a new file. Damage at the end is copied aside first.
@@ -192,10 +235,13 @@ class Journal(Reader):
                 ext=has_ext,
                 meta=pack_meta(meta),
                 metrics=pack_meta(metrics, "metrics"),
+                config=pack_meta(config, "config"),
                 source=source,
                 type=type_name,
                 schema=schema,
-                time=time.time_ns(),
+                schema_version=schema_version,
+                blocked=blocked,
+                time=time.time_ns() if written is None else written,
                 writer=container.VERSION,
             )
             try:
@@ -204,28 +250,15 @@ class Journal(Reader):
                 return self._append(message, msgspec.structs.replace(header, sequence=self._next_sequence()), True, sync)
 
     def _append(self, message: bytes | bytearray, header: RecordHeader, base: bool, sync: bool) -> Appended:
-        state = self._streams.setdefault(header.stream, _Stream())
+        state = self._streams.setdefault(header.stream, Stream())
         offset = self._end if self.newest is not None else FILE_HEADER_SIZE
         # A new file begins with a base; so does what is appended first after opening, for the old chunks may be damaged.
-        old = delta.EMPTY if base or self.newest is None else state.chunks
-        change = delta.diff(old, message, offset, chunk=self._chunk)
-        if change.touched and state.outgrown(change, len(message)):
-            change = delta.diff(delta.EMPTY, message, offset, chunk=self._chunk)
-        table = Table(
-            [offset - owner for owner in change.touched],
-            b"".join(state.owners[owner][0] for owner in change.touched),
-            change.runs,
-            change.sizes,
-            change.crcs,
-        )
-        header = msgspec.structs.replace(
-            header, base=not change.touched, digest=container.digest(change.chunks.checksums()), unsynced=self._unsynced(), chunk=change.chunk
-        )
-        record = container.pack_record(header, table, change.content, level=self._level)
+        base = base or self.newest is None
+        change, record = state.pack(message, header, offset, base=base, unsynced=self._unsynced(), chunk=self._chunk, level=self._level)
         flushes = self._write(record, sync)
         # Only now is the record what the next one may refer to.
         state.appended(change, offset, record)
-        return Appended(header.sequence, header.base, len(change.content), record.size, flushes)
+        return Appended(header.sequence, record.header.base, len(change.content), record.size, flushes)
 
     def copy(self, header: RecordHeader, message: bytes) -> Appended:
         """Append a state under the header that it has in another file: its sequence number, step, time and metadata stay its own.
@@ -292,7 +325,8 @@ class Journal(Reader):
                 return
             self._check_identity()
             if not self._poisoned:
-                self._sync_data()
+                if not self._vouch():
+                    self._sync_data()
                 self._synced = self._end
                 return
             try:
@@ -300,10 +334,118 @@ class Journal(Reader):
             except _Unreadable as error:
                 raise StorageError("what was appended cannot be read any more", path=self.path, operation="sync") from error.__cause__
 
+    # --- compaction --------------------------------------------------------------------------------------------------
+
+    def settled(self) -> Entry | None:
+        """The newest record of a file that can be compacted; what opening found torn behind it is cut first, as by an append.
+
+        None for an empty journal and for a file of one checkpoint. Raises as `append` does.
+        """
+        with self._exclusive():
+            if self.newest is None or self.single:
+                return None
+            self._check_identity()
+            if not self._poisoned:
+                self._cut_tail()
+            return self.newest
+
+    def detach(self, cut: int, newest: Entry) -> dict[str, Stream] | None:
+        """From now on nothing that is appended refers to a record before byte `cut`: the streams that begin with a base for it.
+
+        None when something appended behind `newest` does so, or the file is another one: too late, this time.
+        """
+        with self._exclusive():
+            kept = {name: stream for name, stream in self._streams.items() if min(stream.owners, default=cut) >= cut}
+            detached = {name: stream for name, stream in self._streams.items() if name not in kept}
+            self._streams = kept
+            entry = self.newest
+            while entry is not None and entry.file is newest.file and entry.offset > newest.offset:
+                if max(self._table(entry).distances, default=0) > entry.offset - cut:
+                    return None
+                entry = self.previous(entry)
+            return detached if entry is not None and entry.file is newest.file else None
+
+    def repack(self, file: OpenFile, offset: int, length: int, stream: Stream, at: int) -> container.Record:
+        """A state of a file as the next record of `stream`, for byte `at` of another file; its number, step, time and metadata stay.
+
+        Raises `CorruptError`, `LimitError`, `StorageError`.
+        """
+        entry = self._entry_at(offset, length, file)
+        change, record = stream.pack(self.read(entry), entry.header, at, chunk=self._chunk, level=self._level)
+        stream.appended(change, at, record)
+        return record
+
+    def replace(
+        self,
+        pieces: Iterable[bytes],
+        newest: Entry,
+        moved: Callable[[int], int | None],
+        streams: Callable[[], dict[str, Stream]] = dict,
+        *,
+        fsync: bool = True,
+    ) -> float:
+        """Go on in a new file: `pieces` for the records up to `newest` (from `settled`), behind them what is appended meanwhile, verbatim.
+
+        The pieces are drawn without the lock. An append waits only while the last records are copied, the new file is synced and takes
+        the place of the old one, and its directory is synced: for as many seconds as are returned. Readers and entries go on in the
+        file that they have. `moved` says where a record of the old file lies in the new one, of those up to `newest`; a stream of which
+        a record is gone begins with a base, or goes on as one of `streams`, which are asked for when the new file is in place.
+
+        Raises `StorageError`, also when the journal was closed or its file written anew meanwhile, `ReplacedError`, `CorruptError`
+        (nothing is copied that does not verify), and what drawing a piece raises: the file is as it was then. Raises
+        `DurabilityError` when the new file is in place, its durability unknown: the next append publishes it anew.
+        """
+        end = newest.offset + newest.length
+        with ExitStack() as held:
+            begun, written = 0.0, 0
+            before: list[tuple[bool, dict[str, Stream]]] = []
+
+            def drawn() -> Iterator[bytes]:
+                nonlocal begun, written
+                for piece in pieces:
+                    yield piece
+                    written += len(piece)
+                at = end
+                while self._end - at > _CATCH_UP and self._file is newest.file:
+                    at, start = self._end, at
+                    yield from self._appended(newest, start, at)
+                held.enter_context(self._exclusive())
+                begun = time.monotonic()
+                held.callback(setattr, self, "_replacing", False)
+                self._replacing = True
+                if self._file is not newest.file or self._end < at:
+                    raise StorageError("the file was written anew meanwhile", path=self.path, operation="compact", remedy="compact it again")
+                self._check_identity()
+                yield from self._appended(newest, at, self._end)
+                # From here on an interrupt leaves it unknown which file is the one by this name: nothing may refer to the wrong one.
+                before.append((self._poisoned, self._streams))
+                self._streams = {}
+                self._poisoned = self._unsure = True
+
+            def place(offset: int) -> int | None:
+                return offset - end + written if offset >= end else moved(offset)
+
+            try:
+                self._go_on_in(drawn(), fsync=fsync, sync_every=_SYNC_EVERY)
+            except StorageError:
+                if before and self._unsure:
+                    with suppress(StorageError):  # then the next append settles it
+                        self._settle()
+                        if self._file is newest.file:
+                            self._poisoned, self._streams = before[0]
+                raise
+            there = {name: stream.moved(place) for name, stream in before[0][1].items()}
+            self._streams = {**streams(), **{name: stream for name, stream in there.items() if stream is not None}}
+            return time.monotonic() - begun
+
+    def _appended(self, newest: Entry, start: int, end: int) -> Iterator[bytes]:
+        """What was appended behind `newest`, to its file."""
+        return self.records(newest.file or self._file, start, end)
+
     def close(self) -> None:
         """Sync what is left to sync and let the next writer in; nothing can be appended afterwards."""
         if os.getpid() != self._pid:
-            self._closed, self._swapping = True, threading.Lock()  # a thread that is not here may hold the parent's
+            self._closed, self._sharing = True, threading.Lock()  # a thread that is not here may hold the parent's
             self._close_files()
             return
         with self._appending:
@@ -333,6 +475,8 @@ class Journal(Reader):
         with self._appending:
             if self._closed:
                 raise StorageError("the journal is closed", path=self.path, remedy="open it again")
+            if self._replacing:  # by this very thread: a signal handler
+                raise StorageError("its file is just being replaced", path=self.path, remedy="set a flag in the signal handler, and save later")
             if self.read_only:
                 raise StorageError("opened read-only", path=self.path, remedy="open it without read_only")
             if self._lock is not None:
@@ -345,7 +489,7 @@ class Journal(Reader):
         """Put a packed record at the end of the file, or into a new file where there is none to trust; the flushes that it took."""
         if self.newest is None:
             self._check_identity()
-            if self._fd >= 0:
+            if self._file.fd >= 0:
                 self._set_aside()
             self._publish([container.pack_file_header(self._file_id, run=True), *record.writes()])
             return 2
@@ -362,7 +506,7 @@ class Journal(Reader):
         try:
             with explained(self.path, "append"):
                 for piece in record.writes():
-                    write_at(self._fd, piece, end, self._storage)
+                    write_at(self._file.fd, piece, end, self._storage)
                     end += len(piece)
         except BaseException:
             self._cut()
@@ -370,7 +514,7 @@ class Journal(Reader):
         self._size = end
         if sync:
             self._sync_data()
-        self.newest = Entry(record.header.sequence, self._end, record.size, record.header, record.header_checksum)
+        self.newest = Entry(record.header.sequence, self._end, record.size, record.header, record.header_checksum, self._file)
         self._end = end
         self._synced = self._end if sync else self._synced
         self._poisoned = False
@@ -382,7 +526,7 @@ class Journal(Reader):
             return 0
         self._sync_data()
         self._sync_folder()
-        self._vouched = True
+        self._vouched, self._synced = True, self._end
         return 2
 
     def _sync_folder(self) -> None:
@@ -396,7 +540,7 @@ class Journal(Reader):
         try:
             status = self._storage.stat(self.path)
         except FileNotFoundError as error:
-            if self._fd < 0:
+            if self._file.fd < 0:
                 return
             raise ReplacedError(self.path) from error
         except OSError as error:
@@ -406,12 +550,16 @@ class Journal(Reader):
             raise ReplacedError(self.path)
 
     def _settle(self) -> None:
-        """After a publish that was cut short: the file by this name may be the new one, known by its id; then it is gone on with."""
+        """After a publish that was cut short: the file by this name may be the new one, known by its id; then it is gone on with.
+
+        Its records may lie elsewhere than in the old one.
+        """
         status: os.stat_result | None = None
         with explained(self.path, "stat"), suppress(FileNotFoundError):  # as before the first file
             status = self._storage.stat(self.path)
         if status is not None and (status.st_dev, status.st_ino) != self._identity:
             before = self._file_id
+            self._streams = {}
             self._open()
             self._synced = 0
             if self._file_id != before:
@@ -422,14 +570,14 @@ class Journal(Reader):
         # The kernel may drop what it cannot write, and a second sync of this file would answer with success.
         poisoned, self._poisoned = self._poisoned, True
         with explained(self.path, "sync"):
-            self._storage.sync_data(self._fd)
+            self._storage.sync_data(self._file.fd)
         self._poisoned = poisoned
 
     def _cut(self) -> None:
         """After a failed write: the file as it was, durably, or old bytes would come back under the next record."""
         try:
-            self._storage.truncate(self._fd, self._end)
-            self._storage.sync_data(self._fd)
+            self._storage.truncate(self._file.fd, self._end)
+            self._storage.sync_data(self._file.fd)
         except OSError:
             return  # poisoned it stays
         self._size = self._end
@@ -443,7 +591,7 @@ class Journal(Reader):
             self._keep_aside(lambda aside: publish(aside, self._pieces(self._end), storage=self._storage))
             self._kept = True
         with explained(self.path, "truncate"):
-            self._storage.truncate(self._fd, self._end)
+            self._storage.truncate(self._file.fd, self._end)
         self._size = self._end
         self._sync_data()
         self.damage = None
@@ -452,6 +600,34 @@ class Journal(Reader):
         while start < end and (piece := self._read(min(_PIECE, end - start), start)):
             yield piece
             start += len(piece)
+
+    def records(self, file: OpenFile, start: int, end: int, *, closed: bool = False) -> Iterator[bytes]:
+        """The bytes of each record in a stretch of a file, verified; `closed`: none of them may refer to a record before it.
+
+        Raises `CorruptError`, `StorageError`.
+        """
+        offset = start
+        while offset < end:
+            entry = self._entry_at(offset, end - offset, file)
+            data = file.read(entry.length, offset)
+            table = self._verified(data, entry)
+            if closed and max(table.distances, default=0) > offset - start:
+                raise CorruptError("a table that points before its generation", path=self.path, offset=offset)
+            yield data
+            offset += entry.length
+
+    def _verified(self, data: bytes, entry: Entry) -> Table:
+        """The table of a record that is `data`, all of its checksums compared."""
+        header = entry.header
+        trailer_at = len(data) - TRAILER_SIZE
+        frame_at = trailer_at - header.frame
+        table_at = frame_at - header.table
+        trailer = container.unpack_trailer(data[trailer_at:], path=self.path, offset=entry.offset + trailer_at)
+        if data[table_at - 8 : table_at] != entry.checksum or trailer != (entry.length, entry.checksum):
+            raise CorruptError("a trailer of another record", path=self.path, offset=entry.offset + trailer_at)
+        table = container.unpack_table(data[table_at:frame_at], header, path=self.path, offset=entry.offset + table_at)
+        container.check_frame(data[frame_at:trailer_at], header, path=self.path, offset=entry.offset + frame_at)
+        return table
 
     def _set_aside(self) -> None:
         """Keep the file under another name too, before another one takes its place."""
@@ -499,12 +675,7 @@ class Journal(Reader):
         def verified() -> Iterator[bytes]:
             try:
                 yield self._read(FILE_HEADER_SIZE, 0)
-                offset = FILE_HEADER_SIZE
-                while offset < self._end:
-                    entry = self._entry_at(offset, self._end - offset)
-                    self._parts(entry)
-                    yield self._read(entry.length, offset)
-                    offset += entry.length
+                yield from self.records(self._file, FILE_HEADER_SIZE, self._end)
             except (CorruptError, StorageError) as error:
                 raise _Unreadable from error
             yield from record
@@ -534,8 +705,11 @@ class Journal(Reader):
 
     def _publish(self, pieces: Iterable[bytes]) -> None:
         self._poisoned = self._unsure = True  # until the new file is open
+        self._go_on_in(pieces)
+
+    def _go_on_in(self, pieces: Iterable[bytes], *, fsync: bool = True, sync_every: int = 0) -> None:
         try:
-            publish(self.path, pieces, storage=self._storage)
+            publish(self.path, pieces, fsync=fsync, sync_every=sync_every, storage=self._storage)
         except DurabilityError:
             with suppress(CheckpointError):  # the next append tries again
                 self._open()
@@ -543,8 +717,10 @@ class Journal(Reader):
                 self._synced, self._unsure = 0, False
             raise
         self._open()
+        if not fsync:
+            self._synced = 0
         self._poisoned = self._unsure = self._damaged = False
-        self._vouched = True
+        self._vouched = fsync
 
 
 def _aside(path: str, number: int) -> str:

@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-import operator
+import datetime as dt
 import os
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, overload
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from .check import Checker
 from .codec import Codec, Encoded, pack_meta
+from .compaction import Compaction
 from .container import Source
 from .delta import CHUNK
 from .errors import (
     CheckpointError,
     CheckpointWarning,
+    ConfigMismatchError,
     EncodeError,
     LimitError,
     StepAlreadyExistsError,
     StorageError,
 )
-from .journal import Journal
+from .history import NAME, History, file_of, step_number
+from .journal import Entry, Journal
+from .preempt import OnSignal, SignalGuard
+from .resume import Fingerprint
+from .retention import Plan, Retention, StepFacts
 from .storage import DISK, Storage
-from .timeline import LAST_STEP, Timeline
+from .tree import ABSENT, abridged
+from .upgrades import Loader, Unknown, Upgrade
+from .upkeep import MAX_FILE_BYTES, Upkeep
 from .writer import Writer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=Any)
-    D = TypeVar("D")
 else:
     from typing import TypeVar
 
-    T, D = TypeVar("T"), TypeVar("D")
+    T = TypeVar("T")
 
 __all__ = ["CheckpointManager", "SaveStats"]
 
 _MISSING: Final[Any] = object()
-_SUFFIX = ".fastckpt"
 
 
 class SaveStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +96,7 @@ class _Save(NamedTuple):
     checked_seconds: float = 0.0
 
 
-class CheckpointManager(Generic[T]):
+class CheckpointManager(History[T]):
     """A run of checkpoints in the one file `checkpoint.fastckpt` of a directory (or in the `*.fastckpt` file that is named).
 
     *When `save` returns, the step survives a kill of the process and a loss of power; at every moment before that, the previous
@@ -114,8 +121,27 @@ class CheckpointManager(Generic[T]):
     one step: its own, or its `progress.global_step`, or `first_step`; the first save makes a run of it. `first_step` is otherwise
     where an empty run begins.
 
-    Raises `SchemaError` (a type that cannot come back), `LockedError`, `NotACheckpointError`, `VersionError`, `StorageError`, and with
-    `read_only` `NotFoundError` where there is no file. Damage is no error here: it is a `CheckpointWarning`, and `restore` raises.
+    **What is saved**: `save` saves nothing, and returns False, where neither `save_interval_steps` divides the step nor the run is empty, or
+    where the last save is less than `save_interval_seconds` ago; `force` saves all the same.
+
+    **What is kept**: everything, up to a file of 1 GiB (`max_file_bytes`; a warning comes at 80%), then the oldest steps are retired down to
+    half of it. With `max_to_keep` the newest so many, or, with `best_fn` (the name of a metric, or a function of the metrics) and
+    `best_mode`, the best; the newest is always kept, and besides every step that `keep_period` divides, one in every `keep_time_interval`
+    (a timedelta or seconds), and those without the metric. A step is retired by the save that makes it one too many; what is retired
+    leaves the file when that has doubled, in the background (`compact` does it at once), and `plan` says why each step is kept or not.
+
+    **Going on with another configuration or program**: `fingerprint` is the configuration as far as it matters; it is saved with each
+    step, and `restore` raises `ConfigMismatchError` where a structural field differs (with `resume="warn"` it warns), and warns where one
+    of the other tier does. What is gone on over stands in the next save's metadata, as `resume_overrides`. `schema_version` and
+    `upgrades` (from each version a function to the next, on plain data) bring older states up to today's type; fields that were saved and that
+    the type does not have are refused, or with `unknown="warn"` dropped with a warning.
+
+    **Told to end**: with `save_on_signal` SIGTERM finishes what is being saved and closes the run before it takes its course; a function, or
+    `OnSignal(function, signals)`, gives a step and its state to save first.
+
+    Raises `ValueError` for options that make no sense, `SchemaError` (a type that cannot come back), `LockedError`, `NotACheckpointError`,
+    `VersionError`, `StorageError`, and with `read_only` `NotFoundError` where there is no file. Damage is no error here: it is a
+    `CheckpointWarning`, and `restore` raises.
     """
 
     def __init__(
@@ -134,46 +160,83 @@ class CheckpointManager(Generic[T]):
         level: int = 3,
         chunk: int = CHUNK,
         on_save: Callable[[SaveStats], object] | None = None,
-        name: str = "checkpoint.fastckpt",
+        save_interval_steps: int | None = None,
+        save_interval_seconds: float | None = None,
+        max_to_keep: int | None = None,
+        keep_period: int | None = None,
+        keep_time_interval: dt.timedelta | float | None = None,
+        best_fn: Callable[[dict[str, Any]], float] | str | None = None,
+        best_mode: Literal["max", "min"] = "max",
+        max_file_bytes: int | EllipsisType | None = ...,
+        fingerprint: Fingerprint | None = None,
+        resume: Literal["strict", "warn"] = "strict",
+        schema_version: int = 1,
+        upgrades: Mapping[int, Upgrade] | None = None,
+        unknown: Unknown = "refuse",
+        save_on_signal: bool | OnSignal | Callable[[], tuple[int, T] | None] = False,
+        name: str = NAME,
         storage: Storage = DISK,
     ) -> None:
         options = (durability, ("sync", "async")), (on_busy, ("wait", "skip", "replace")), (on_error, ("raise", "warn"))
-        for value, allowed in (*options, (round_trip, ("auto", "always", "never"))):
+        for value, allowed in (*options, (round_trip, ("auto", "always", "never")), (resume, ("strict", "warn"))):
             if value not in allowed:
                 raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {value!r}")
-        path = os.fspath(directory)
+        for option, number in (("save_interval_steps", save_interval_steps), ("save_interval_seconds", save_interval_seconds)):
+            if number is not None and not number > 0:
+                raise ValueError(f"{option} is above 0, got {number!r}")
+        policy = Retention(
+            max_to_keep=max_to_keep, keep_period=keep_period, keep_time_interval=keep_time_interval, best_fn=best_fn, best_mode=best_mode
+        )
+        bound = (None if policy else MAX_FILE_BYTES) if isinstance(max_file_bytes, EllipsisType) else max_file_bytes
+        if bound is not None and bound < 1:
+            raise ValueError(f"max_file_bytes is None or at least 1, got {bound!r}")
         self._codec = Codec(type, compact=True)
+        loader = Loader(self._codec, version=schema_version, upgrades=upgrades, unknown=unknown)
         self._fsync, self._on_busy, self._on_error, self._round_trip, self._on_save = fsync, on_busy, on_error, round_trip, on_save
-        self._first_step = None if first_step is None else _step(first_step)
+        self._interval_steps, self._interval_seconds = save_interval_steps, save_interval_seconds
+        self._saved_at: float | None = None
+        self._fingerprint, self._resume = fingerprint, resume
+        self._overrides: list[dict[str, Any]] = []  # what the last restore went on over
         self._pid, self._closed = os.getpid(), False
         self._saving, self._reading, self._counting = threading.Lock(), threading.RLock(), threading.RLock()
         self._saver: int | None = None  # the thread that is inside a save, while that is locked
         self._stats, self._last_stats = SaveStats(), SaveStats()
         self._checker = Checker(self._codec, round_trip)
         self._unchecked: Encoded | None = None  # the last save, if nothing looked at it yet; the journal holds its message as well
-        self._journal = Journal(path if path.endswith(_SUFFIX) else os.path.join(path, name), read_only=read_only, lock=lock, chunk=chunk,
-                                level=level, storage=storage)  # fmt: skip
-        self.path = self._journal.path
+        journal = Journal(file_of(directory, name), read_only=read_only, lock=lock, chunk=chunk, level=level, storage=storage)
         self.read_only = read_only
-        self._writer = Writer(f"fastckpt {self.path}") if durability == "async" and not read_only else None
-        self._finalizer = weakref.finalize(self, _abandoned, self._journal, self._writer, self._pid)
+        self._writer = Writer(f"fastckpt {journal.path}") if durability == "async" and not read_only else None
+        self._guard: SignalGuard | None = None
+        compactor = Writer(f"compacting {journal.path}")
+        self._finalizer = weakref.finalize(self, _abandoned, journal, self._writer, compactor, self._pid)
         self._finalizer.atexit = False  # the writer has an exit of its own, and else everything is in the file
         try:
-            self._timeline = Timeline(self._journal, self._first_step)
-            newest = next(self._journal.live(), None)
+            self._set_up(journal, loader, None if first_step is None else step_number(first_step))
+            self._upkeep = Upkeep(journal, self._timeline, policy, bound=bound, fsync=fsync, worker=compactor)
+            newest = next(journal.live(), None)
             source = newest.header.source if newest is not None else None
             self._source = source and Source(source.digest, migrated=False)
             self._timeline.warn_of_damage()
+            if fingerprint is not None and fingerprint.missing and newest is None:
+                names = ", ".join(fingerprint.missing)
+                warnings.warn(f"the configuration has no {names}: misspelt? its absence is what is saved", CheckpointWarning, stacklevel=2)
+            if save_on_signal and not read_only:
+                self._listen(save_on_signal)
         except BaseException:
             self._finalizer()
             raise
+
+    def _listen(self, wanted: OnSignal | Callable[[], tuple[int, T] | None] | bool) -> None:
+        how = wanted if isinstance(wanted, OnSignal) else OnSignal(wanted if callable(wanted) else None)
+        self._last_state = how.state
+        self._guard = SignalGuard(how.signals, self._told_to_end)
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
     def save(self, step: int, state: T, *, metrics: dict[str, Any] | None = None, meta: dict[str, Any] | None = None, force: bool = False) -> bool:
         """Save `state` as `step`; True when it is durable (with `durability="async"`: when it is encoded and will be).
 
-        False when it was skipped because the writer is busy, or not saved because of a warned error. `metrics` and `meta` are small
+        False when it is not due, was skipped because the writer is busy, or was not saved because of a warned error. `metrics` and `meta` are small
         plain data, read back without the state. `force` saves a step that is not above the newest, and with that retires every step
         from its own on; in the background it waits until that is durable.
 
@@ -181,13 +244,15 @@ class CheckpointManager(Generic[T]):
         is the last step that was compared), `LimitError`, `StorageError`, `ReplacedError`, `DurabilityError`.
         """
         started = time.perf_counter()
-        step = _step(step)
+        step = step_number(step)
         with self._writing():
             self._surface()
             newest = self._timeline.head()
             retires = ((step, None),) if force else ()
             if newest is not None and step <= newest and not force:
                 raise StepAlreadyExistsError(step, newest=newest)
+            if newest is not None and not force and not self._due(step):
+                return False
             if self._writer is not None and force:
                 # Rare, and what it retires must be said by this very record: not beside others, and never replaced by a newer one.
                 self._writer.drain()
@@ -213,7 +278,7 @@ class CheckpointManager(Generic[T]):
             if self._round_trip == "always":
                 began = time.perf_counter()
                 save = save._replace(checked=self._checker.compare(state, encoded, "caller"), checked_seconds=time.perf_counter() - began)
-            self._timeline.newest = step
+            self._timeline.newest, self._saved_at = step, time.monotonic()
             job = partial(self._append, save._replace(blocked=time.perf_counter() - started), state if due else _MISSING)
             try:
                 if self._writer.put(job):
@@ -236,6 +301,7 @@ class CheckpointManager(Generic[T]):
                 raise
             warnings.warn(f"step {save.step} was not saved: {error}", CheckpointWarning, stacklevel=3)
             return False
+        self._saved_at = time.monotonic()
         return True
 
     def _append(self, save: _Save, state: Any, *, due: bool = True) -> None:
@@ -248,15 +314,21 @@ class CheckpointManager(Generic[T]):
         if due and not checked and state is not _MISSING:
             checked = self._checker.compare(state, save.encoded, where)
         appending = time.perf_counter()
+        written, overrides = time.time_ns(), self._overrides
         retires = save.retires or self._timeline.retired_by(save.step)
+        if retires:
+            self._upkeep.forget()
+        retires = (*retires, *self._dropped(save, written))
+        meta = {**(save.meta or {}), "resume_overrides": overrides} if overrides else save.meta
         # From here to the acknowledgement, whatever interrupts it: what the file holds beyond the last one is not shown.
         self._timeline.unsure = True
         try:
             self._adopt()
             appended = self._journal.append(
                 save.encoded.message, step=save.step, has_ext=save.encoded.has_ext, retires=retires,
-                metrics=save.metrics, meta=save.meta, source=self._source, type_name=self._codec.type_name, schema=self._codec.schema,
-                sync=self._fsync,
+                metrics=save.metrics, meta=meta, config=self._fingerprint.saved() if self._fingerprint is not None else None,
+                source=self._source, type_name=self._codec.type_name, schema=self._codec.schema, schema_version=self._loader.version,
+                blocked=round(1e6 * self._last_stats.blocking_seconds), written=written, sync=self._fsync,
             )  # fmt: skip
         except BaseException:
             self._timeline.failed(bool(save.retires))
@@ -270,6 +342,8 @@ class CheckpointManager(Generic[T]):
         self._timeline.saved(save.step, waited_for=self._writer is None)
         if checked:
             self._checker.verified = save.step
+        if self._overrides is overrides:
+            self._overrides = []
         checking += appending - began + now - done
         stats = SaveStats(
             step=save.step, saves=1, bases=int(appended.base), checks=int(checked), flushes=appended.flushes,
@@ -283,6 +357,19 @@ class CheckpointManager(Generic[T]):
                 self._on_save(stats)
             except Exception as error:  # noqa: BLE001  (the step is saved, whatever a logger thinks of it)
                 warnings.warn(f"on_save failed after step {save.step}: {error!r}", CheckpointWarning, stacklevel=2)
+
+        self._upkeep.saved()
+
+    def _dropped(self, save: _Save, written: int) -> list[tuple[int, int | None]]:
+        """The steps that the policy drops for this one."""
+        try:
+            return self._upkeep.retired_by(StepFacts(save.step, written, save.metrics))
+        except CheckpointError:
+            raise
+        except Exception as error:  # noqa: BLE001  (best_fn is the application's, and its fault no reason to lose a step)
+            self._upkeep.forget()
+            warnings.warn(f"best_fn failed for step {save.step}, so no step is retired: {error!r}", CheckpointWarning, stacklevel=2)
+            return []
 
     def _check_base(self, save: _Save, state: Any, where: str) -> bool:
         """Only the append tells that it made a base; what is wrong with one is taken back."""
@@ -310,62 +397,60 @@ class CheckpointManager(Generic[T]):
 
     # --- restoring ---------------------------------------------------------------------------------------------------
 
-    @overload
-    def restore(self, step: int | None = None, *, fallback: bool = False) -> T: ...
-    @overload
-    def restore(self, step: int | None = None, *, default: D, fallback: bool = False) -> T | D: ...
-    def restore(self, step: int | None = None, *, default: Any = _MISSING, fallback: bool = False) -> Any:
-        """The state of `step`, or the newest; `default` (itself, no copy) when the run has no step at all. Never moves the head.
+    def _accept(self, entry: Entry) -> None:
+        """Refuse a state that was saved under a configuration of another structure; say what else is different."""
+        if self._fingerprint is None:
+            return
+        saved = self._timeline.unpacked(entry.header.config)
+        if not saved:
+            fact = f"step {entry.header.step} of {self.path} was saved without a configuration: nothing says whether this one may go on from it"
+            warnings.warn(fact, CheckpointWarning, stacklevel=3)
+            return
+        found = self._fingerprint.differences(saved)
+        structural = [each for each in found if each.tier == "structural"]
+        if structural and self._resume == "strict":
+            raise ConfigMismatchError(found, step=entry.header.step, path=self.path)
+        for tier, meaning in (("structural", "what was saved may make no sense with it"), ("decision", "the run goes on with the new value")):
+            different = [each for each in found if each.tier == tier]
+            if different:
+                texts = "; ".join(f"{each.field} was {abridged(each.saved)}, is {abridged(each.current)}" for each in different)
+                fact = f"{self.path}, step {entry.header.step}: the configuration has changed: {texts} ({meaning})"
+                warnings.warn(fact, CheckpointWarning, stacklevel=3)
+        self._overrides = [{"field": each.field, "saved": _said(each.saved), "current": _said(each.current), "tier": each.tier} for each in found]
 
-        Damage is never taken for "no checkpoint": where the end of the file, or the step that is asked for, cannot be read, that is a
-        `CorruptError`, which names the offset and the newest step that can (`newest_good`). With `fallback` that one is taken
-        instead, with a `CheckpointWarning`; the run then goes on from there: `next_step` follows it, and the next save retires what
-        could not be read.
-
-        Raises `NotFoundError` (an empty run without a default; a step that is not there, with its neighbours), `CorruptError`,
-        `SchemaError` and `MissingFieldError` (the data does not fit the type), `LimitError`, `StorageError`.
-        """
-        with self._looking():
-            found = self._timeline.read(None if step is None else _step(step), fallback=fallback)
-            if found is None:
-                if default is _MISSING:
-                    raise self._timeline.absent(None)
-                return default
-            if found.reason is not None:
-                fact = f"{found.instead_of} cannot be read, going back to step {found.step}: {found.reason}"
-                warnings.warn(fact, CheckpointWarning, stacklevel=2)
-                if step is None and not self.read_only:
-                    self._timeline.newest = self._timeline.acknowledged = found.step
-                    self._timeline.unsure = True
-            return self._codec.decode(found.message, found.entry.header.ext, path=self.path)
+    def _gone_back(self, step: int) -> None:
+        if not self.read_only:
+            self._timeline.newest = self._timeline.acknowledged = step
+            self._timeline.unsure = True
+            self._upkeep.forget()
 
     def latest_step(self) -> int | None:
         """The newest step, one that is still being saved included; None when there is none. After damage, the newest that is whole."""
+        if self.read_only:
+            return super().latest_step()
         self._usable()
-        if not self.read_only:
+        with self._quiet():
             return self._timeline.head()
-        with self._looking():
-            return next((step for step, _ in self._timeline.live()), None)
 
     def next_step(self) -> int:
         """The step to go on with: the newest + 1, or `first_step` (0) when there is none."""
         newest = self.latest_step()
         return (self._first_step or 0) if newest is None else newest + 1
 
-    def all_steps(self) -> list[int]:
-        """Every step that can be restored, in order; waits for those that are being saved."""
+    def best_step(self) -> int | None:
+        """The step of which `best_fn` says that it is the best (`best_mode`); the newest without it. None when there is none."""
         with self._looking():
-            return [step for step, _ in self._timeline.live()][::-1]
+            return self._upkeep.best()
 
-    def metrics(self, step: int | None = None) -> dict[str, Any]:
-        """The metrics that `step` (the newest if not given) was saved with. Raises `NotFoundError`, `CorruptError`."""
-        with self._looking():
-            return self._timeline.unpacked(self._timeline.find(None if step is None else _step(step)).header.metrics)
+    def should_save(self, step: int) -> bool:
+        """Whether `save` would save this step, as `save_interval_steps` and `save_interval_seconds` have it: so that nothing is prepared in vain."""
+        newest = self.latest_step()
+        return newest is None or (step_number(step) > newest and self._due(step))
 
-    def meta(self, step: int | None = None) -> dict[str, Any]:
-        """The metadata that `step` (the newest if not given) was saved with. Raises `NotFoundError`, `CorruptError`."""
-        with self._looking():
-            return self._timeline.unpacked(self._timeline.find(None if step is None else _step(step)).header.meta)
+    def _due(self, step: int) -> bool:
+        return (self._interval_steps is None or step % self._interval_steps == 0) and (
+            self._interval_seconds is None or self._saved_at is None or time.monotonic() - self._saved_at >= self._interval_seconds
+        )
 
     # --- the timeline ------------------------------------------------------------------------------------------------
 
@@ -382,7 +467,7 @@ class CheckpointManager(Generic[T]):
             if self._writer is not None:
                 self._writer.drain()
             self._surface()
-            self._timeline.find(_step(step))
+            self._timeline.find(step_number(step))
             if (retired := steps()) is None:
                 return
             self._adopt()
@@ -392,6 +477,34 @@ class CheckpointManager(Generic[T]):
                     self._timeline.unsure = False
             finally:
                 self._timeline.recount()
+                self._upkeep.forget()
+
+    def plan(self) -> Plan:
+        """Which steps the policy keeps and drops, of those that are there, and why; nothing is changed. Raises `CorruptError`."""
+        with self._looking():
+            return self._upkeep.plan()
+
+    def compact(self) -> Compaction | None:
+        """Retire what the policy drops, and take out of the file what is retired; None when nothing of it would go.
+
+        At every moment the file is the old one or the new one, each whole. Saves go on meanwhile, and wait only for the last moments;
+        readers that have the old file open can go on reading it. What is kept keeps its step, time and metadata.
+
+        Raises `CorruptError` when something that is kept cannot be read (nothing is changed; `fastckpt repair`), `StorageError`,
+        `ReplacedError`, `DurabilityError`.
+        """
+        with self._writing():
+            if self._writer is not None:
+                self._writer.drain()
+            self._surface()
+            self._adopt()
+            if dropped := self._upkeep.plan().drop:
+                try:
+                    self._journal.tombstone([(step, step) for step in dropped], sync=self._fsync)
+                finally:
+                    self._timeline.recount()
+                    self._upkeep.forget()
+        return self._upkeep.compact()
 
     # --- the background, and the end ---------------------------------------------------------------------------------
 
@@ -438,16 +551,38 @@ class CheckpointManager(Generic[T]):
                 self._writer.drain()
             self._closed = True
             self._finalizer.detach()
+            if self._guard is not None:
+                self._guard.release()
             try:
                 self._surface()
                 if self._unchecked is not None and self._round_trip != "never":
                     self._checker.read_back(self._unchecked)
             finally:
                 try:
+                    self._upkeep.close()
                     if self._writer is not None:
                         self._writer.stop()
                 finally:
                     self._journal.close()
+
+    def _told_to_end(self) -> None:
+        """A signal came: save once more what there is to save, and close."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            given = self._last_state() if self._last_state is not None else None
+            if given is not None:
+                step, state = given
+                newest = self.latest_step()
+                if newest is None or step_number(step) > newest:
+                    self._saved_at = None
+                    interval, self._interval_steps = self._interval_steps, None
+                    try:
+                        self.save(step, state)
+                    finally:
+                        self._interval_steps = interval
+        finally:
+            self.close()
 
     def __enter__(self) -> CheckpointManager[T]:
         return self
@@ -504,33 +639,32 @@ class CheckpointManager(Generic[T]):
         if self._saving.locked() and self._saver == threading.get_ident():
             fact = "called inside a save of the same thread (from a signal handler, or from on_save)"
             raise CheckpointError(fact, remedy="set a flag there, and save or close in the loop")
-        with self._saving:
+        with self._quiet(), self._saving:
             self._saver = threading.get_ident()
             yield
+
+    def _quiet(self) -> AbstractContextManager[None]:
+        """A stretch that `save_on_signal` does not interrupt."""
+        return nullcontext() if self._guard is None else self._guard.busy()
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
         """For reading: what is in flight is waited for; a read-only manager looks at the file again, one thread at a time."""
         self._usable()
-        if self._writer is not None:
-            self._writer.drain()
-        if not self.read_only:
-            yield
-            return
-        with self._reading:
-            self._journal.refresh()
-            yield
+        with self._quiet():
+            if self._writer is not None:
+                self._writer.drain()
+            if not self.read_only:
+                yield
+                return
+            with self._reading:
+                self._journal.refresh()
+                yield
 
 
-def _step(step: object) -> int:
-    """A step as an int. Raises `EncodeError` for what is none (a bool, a float, a negative one)."""
-    try:
-        number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if not 0 <= number <= LAST_STEP:
-        raise EncodeError(f"a step is an int from 0 to 2**63 - 1, got {step!r}", where="step")
-    return number
+def _said(value: Any) -> Any:
+    """A value of a configuration, for metadata that is read by people."""
+    return repr(value) if value is ABSENT else value
 
 
 def _copied(meta: dict[str, Any] | None, what: str) -> dict[str, Any] | None:
@@ -542,10 +676,11 @@ def _is_passing(error: BaseException) -> bool:
     return isinstance(error, CheckpointError) and not isinstance(error, (EncodeError, StepAlreadyExistsError, LimitError))
 
 
-def _abandoned(journal: Journal, writer: Writer | None, pid: int) -> None:
+def _abandoned(journal: Journal, writer: Writer | None, compactor: Writer, pid: int) -> None:
     """A manager was dropped without `close`: what is in flight is finished and the lock let go, without waiting for it."""
     if os.getpid() != pid:
         return
+    compactor.abandon(lambda: None)  # which gives up when the journal is closed
     if writer is None:
         journal.close()
     else:

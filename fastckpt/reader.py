@@ -6,10 +6,14 @@ file.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import weakref
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from os import PathLike, fspath, urandom
 from typing import Final, NamedTuple
@@ -19,7 +23,7 @@ from .container import FILE_HEADER_SIZE, MAX_HEADER, MAX_MESSAGE, TRAILER_SIZE, 
 from .errors import CorruptError, LimitError, NotACheckpointError, NotFoundError, StorageError
 from .storage import DISK, Storage, close_quietly, explained, open_regular, read_at
 
-__all__ = ["MAX_TOUCHED", "Damage", "Entry", "Reader"]
+__all__ = ["MAX_TOUCHED", "Damage", "Entry", "OpenFile", "Reader", "Retired"]
 
 #: The most records that a message may touch, which bounds a restore (DESIGN, "bases").
 MAX_TOUCHED: Final = 256
@@ -31,14 +35,89 @@ _SKIPPABLE = container.MAGIC[:4]
 _LOOKS, _PAUSE = 8, 0.002
 
 
+class _Descriptor:
+    """A descriptor that is closed when the last one who uses it lets go."""
+
+    def __init__(self, fd: int, storage: Storage) -> None:
+        self.fd, self.storage = fd, storage
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            with suppress(BaseException):  # whatever it is, the interpreter would print it and go on
+                close_quietly(self.fd, self.storage)
+
+
+class OpenFile:
+    """An open file. An entry holds on to the one that it lies in, and stays readable when another file has taken its place.
+
+    The descriptor is closed after `close`, or when nothing refers to the file any more, as soon as no read is under way. No lock is
+    needed for that, so there is none that a forked child could find held.
+    """
+
+    def __init__(self, path: str, fd: int, storage: Storage) -> None:
+        self.path = path
+        self.file_id = b""
+        self._descriptor: _Descriptor | None = _Descriptor(fd, storage) if fd >= 0 else None
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; -1 when it is closed."""
+        descriptor = self._descriptor
+        return -1 if descriptor is None else descriptor.fd
+
+    def read(self, size: int, offset: int) -> bytes:
+        """`size` bytes from `offset`, or fewer at the end. Raises `StorageError`, also when the file is closed."""
+        descriptor = self._descriptor
+        try:
+            if descriptor is None:
+                raise StorageError("the file is closed", path=self.path, remedy="open it again")
+            with explained(self.path, "read"):
+                return read_at(descriptor.fd, size, offset, descriptor.storage)
+        finally:
+            del descriptor  # an error's traceback must not keep it open
+
+    def close(self) -> None:
+        """Read nothing more, whoever holds on to it."""
+        self._descriptor = None
+
+
 class Entry(NamedTuple):
-    """One record: its name in the file, where it lies, and its header with the checksum by which tables name it."""
+    """One record: its name in the file, where it lies, and its header with the checksum by which tables name it.
+
+    `file` is the file that it lies in; None: the one that its reader has open.
+    """
 
     sequence: int
     offset: int
     length: int
     header: RecordHeader
     checksum: bytes
+    file: OpenFile | None = None
+
+
+class Retired:
+    """The steps that some records retire: ranges, merged where they meet, so that there are as few as can be."""
+
+    def __init__(self) -> None:
+        # In order, and none of them meets the next.
+        self._firsts: list[float] = []
+        self._lasts: list[float] = []
+
+    def add(self, ranges: Sequence[tuple[int, int | None]]) -> None:
+        """These steps too, both ends included; None: every later one."""
+        for first, last in ranges:
+            low: float = first
+            high: float = math.inf if last is None else last
+            if high < low:
+                continue
+            i, j = bisect_left(self._lasts, low - 1), bisect_right(self._firsts, high + 1)
+            if i < j:
+                low, high = min(low, self._firsts[i]), max(high, self._lasts[j - 1])
+            self._firsts[i:j], self._lasts[i:j] = [low], [high]
+
+    def __contains__(self, step: int) -> bool:
+        i = bisect_right(self._firsts, step)
+        return i > 0 and step <= self._lasts[i - 1]
 
 
 class Damage(NamedTuple):
@@ -67,10 +146,10 @@ class Reader:
         self.newest: Entry | None = None
         self.single = False
         self._max_size, self._storage = max_size, storage
-        self._swapping, self._looking = threading.Lock(), threading.RLock()
-        self._fd, self._identity = -1, (0, 0)
-        # Descriptors that were replaced but may still be read from, and how many threads read from each.
-        self._old_fds, self._reading = set[int](), dict[int, int]()
+        self._sharing, self._looking = threading.Lock(), threading.RLock()
+        # The file that is open, and every one that somebody still holds an entry of.
+        self._file, self._files = OpenFile(self.path, -1, storage), weakref.WeakSet[OpenFile]()
+        self._identity = (0, 0)
         self._file_id = urandom(16)
         self._end = self._size = 0  # where the newest record ends; the size that the file had
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
@@ -83,34 +162,30 @@ class Reader:
             self._close_files()
             raise
 
+    @property
+    def size(self) -> int:
+        """How many bytes the file has up to the end of the newest record."""
+        return self._end
+
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and those before it in its place that are still open: no entry can be read afterwards."""
         self._close_files()
 
     def _close_files(self) -> None:
-        with self._swapping:
-            self._swap_file(-1)
-
-    def _swap_file(self, fd: int) -> None:
-        if self._fd >= 0:
-            self._old_fds.add(self._fd)
-        self._fd = fd
-        self._close_unused()
-
-    def _close_unused(self) -> None:
-        for fd in [fd for fd in self._old_fds if not self._reading.get(fd)]:
-            self._old_fds.discard(fd)
-            self._reading.pop(fd, None)
-            close_quietly(fd, self._storage)
+        with self._sharing:
+            files = [self._file, *self._files]
+        for file in files:
+            file.close()
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         with self._looking:
             fd, status = open_regular(self.path, self._storage, write=self._writes)
-            with self._swapping:
-                self._swap_file(fd)
-                self._identity = (0, 0)  # until what it holds is known, so that an error here is not the last word
+            file = OpenFile(self.path, fd, self._storage)
+            with self._sharing:
+                self._files.add(file)
+                self._file, self._identity = file, (0, 0)  # until what it holds is known, so that an error here is not the last word
             self._look(status.st_size)
             self._identity = (status.st_dev, status.st_ino)
 
@@ -126,7 +201,8 @@ class Reader:
         except CorruptError as error:
             damage = Damage(0, size, torn=False, fact=error.fact)
         else:
-            self._file_id, self.single = file.file_id, not file.run
+            self._file.file_id = self._file_id = file.file_id
+            self.single = not file.run
             end, newest, damage = self._find_end(size)
         self._size, self._end, self.newest, self.damage = size, end, newest, damage
 
@@ -267,54 +343,43 @@ class Reader:
 
     # --- finding records ---------------------------------------------------------------------------------------------
 
-    def _read(self, size: int, offset: int) -> bytes:
-        with self._swapping:
-            fd = self._fd
-            if fd < 0:
-                raise StorageError("the file is closed", path=self.path, remedy="open it again")
-            self._reading[fd] = self._reading.get(fd, 0) + 1
-        try:
-            with explained(self.path, "read"):
-                return read_at(fd, size, offset, self._storage)
-        finally:
-            with self._swapping:
-                self._reading[fd] -= 1
-                if self._old_fds:
-                    self._close_unused()
+    def _read(self, size: int, offset: int, file: OpenFile | None = None) -> bytes:
+        return (file or self._file).read(size, offset)
 
-    def _entry_at(self, offset: int, available: int) -> Entry:
-        head = self._read(min(4096, available), offset)
+    def _entry_at(self, offset: int, available: int, file: OpenFile | None = None) -> Entry:
+        file = file or self._file
+        head = file.read(min(4096, available), offset)
         size = container.record_header_size(head, available, path=self.path, offset=offset)
         if size > len(head):
-            head = self._read(size, offset)
+            head = file.read(size, offset)
         header, checksum, _ = container.unpack_record_header(head[:size], path=self.path, offset=offset)
         length = container.check_lengths(header, size, available, max_size=1 << 64, path=self.path, offset=offset)
-        if header.file != self._file_id:
-            raise CorruptError("a record of another file", path=self.path, offset=offset, expected=self._file_id.hex(), got=header.file.hex())
-        return Entry(header.sequence, offset, length, header, checksum)
+        if header.file != file.file_id:
+            raise CorruptError("a record of another file", path=self.path, offset=offset, expected=file.file_id.hex(), got=header.file.hex())
+        return Entry(header.sequence, offset, length, header, checksum, file)
 
-    def _ending_at(self, end: int) -> Entry | None:
+    def _ending_at(self, end: int, file: OpenFile | None = None) -> Entry | None:
         """The record whose trailer ends at `end`; None when there is none that agrees with its header."""
         if end < FILE_HEADER_SIZE + TRAILER_SIZE:
             return None
         try:
-            trailer = container.unpack_trailer(self._read(TRAILER_SIZE, end - TRAILER_SIZE))
+            trailer = container.unpack_trailer(self._read(TRAILER_SIZE, end - TRAILER_SIZE, file))
             if trailer.record > end - FILE_HEADER_SIZE:
                 return None
-            entry = self._entry_at(end - trailer.record, trailer.record)
+            entry = self._entry_at(end - trailer.record, trailer.record, file)
         except CorruptError:
             return None
         return entry if (entry.length, entry.checksum) == trailer else None
 
-    def _scan_back(self, end: int) -> Entry | None:
+    def _scan_back(self, end: int, file: OpenFile | None = None) -> Entry | None:
         """The last record that ends at or before `end`, found by the mark that ends every trailer."""
         block_end = end
         while block_end > FILE_HEADER_SIZE:
             start = max(FILE_HEADER_SIZE, block_end - _SCAN)
-            block = self._read(block_end - start, start)
+            block = self._read(block_end - start, start, file)
             at = len(block)
             while (at := block.rfind(container.END_MARK, 0, at + 3)) >= 0:
-                if entry := self._ending_at(start + at + 4):
+                if entry := self._ending_at(start + at + 4, file):
                     return entry
             # Three bytes less, so that a mark across two blocks is in one.
             block_end = start + 3 if start > FILE_HEADER_SIZE else start
@@ -322,9 +387,9 @@ class Reader:
 
     def previous(self, entry: Entry) -> Entry | None:
         """The record before one; over damage in between to the next that is whole."""
-        before = self._ending_at(entry.offset)
+        before = self._ending_at(entry.offset, entry.file)
         if before is None and entry.offset > FILE_HEADER_SIZE:
-            before = self._scan_back(entry.offset - 1)
+            before = self._scan_back(entry.offset - 1, entry.file)
         return before
 
     def entries(self) -> Iterator[Entry]:
@@ -339,16 +404,14 @@ class Reader:
 
     def live(self, stream: str = "") -> Iterator[Entry]:
         """The states of a stream that no newer record of it retires, newest first, read as they are asked for."""
-        retired: list[tuple[int, int | None]] = []
+        retired = Retired()
         for entry in self.entries():
             header = entry.header
             if header.stream != stream:
                 continue
-            step = header.step
-            dead = step is not None and any(first <= step and (last is None or step <= last) for first, last in retired)
-            if header.kind == "state" and not dead:
+            if header.kind == "state" and (header.step is None or header.step not in retired):
                 yield entry
-            retired.extend(header.retires)
+            retired.add(header.retires)
 
     def state(self, step: int | None = None, stream: str = "") -> Entry:
         """The newest live state of a stream, or the one of `step`.
@@ -370,7 +433,7 @@ class Reader:
         """Table and frame of a record, their checksums compared."""
         header = entry.header
         at = entry.offset + entry.length - TRAILER_SIZE - header.frame - header.table
-        data = self._read(header.table + header.frame, at)
+        data = self._read(header.table + header.frame, at, entry.file)
         table = container.unpack_table(data[: header.table], header, path=self.path, offset=at)
         frame = data[header.table :]
         container.check_frame(frame, header, path=self.path, offset=at + header.table)
@@ -378,19 +441,19 @@ class Reader:
 
     def _table(self, entry: Entry) -> Table:
         at = entry.offset + entry.length - TRAILER_SIZE - entry.header.frame - entry.header.table
-        return container.unpack_table(self._read(entry.header.table, at), entry.header, path=self.path, offset=at)
+        return container.unpack_table(self._read(entry.header.table, at, entry.file), entry.header, path=self.path, offset=at)
 
     def _content(self, entry: Entry, table: Table) -> bytes:
-        with self._swapping:
+        with self._sharing:
             if (content := self._cache.get(entry.checksum)) is not None:
                 self._cache.move_to_end(entry.checksum)
                 return content
         at = entry.offset + entry.length - TRAILER_SIZE - entry.header.frame
-        frame = self._read(entry.header.frame, at)
+        frame = self._read(entry.header.frame, at, entry.file)
         content = container.unpack_content(frame, entry.header, table, path=self.path, offset=at)
         # A writer holds the last message besides, and must not grow with what it once read.
         most = _CACHE_BYTES if self._writes else max(_CACHE_BYTES, 2 * entry.header.message)
-        with self._swapping:
+        with self._sharing:
             if entry.checksum not in self._cache and len(content) <= most:
                 self._cache[entry.checksum] = content
                 self._cached += len(content)
@@ -416,7 +479,7 @@ class Reader:
             offset = entry.offset - distance
             if offset < FILE_HEADER_SIZE:
                 raise CorruptError("a table that points before the first record", path=self.path, offset=entry.offset)
-            other = self._entry_at(offset, distance)
+            other = self._entry_at(offset, distance, entry.file)
             if other.checksum != table.checksums[8 * index : 8 * index + 8]:
                 raise CorruptError("a table that names another record than is there", path=self.path, offset=offset)
             touched.append(other)
@@ -427,7 +490,8 @@ class Reader:
         broken: dict[int, tuple[str, list[int]]] = {}
         if self.damage is not None:
             yield self.damage.offset, self.damage.fact
-        end, entry = self._end, self.newest
+        entry = self.newest
+        end = entry.offset + entry.length if entry else 0
         while entry is not None:
             if entry.offset + entry.length < end:
                 yield entry.offset + entry.length, f"{end - entry.offset - entry.length} bytes that are no record"

@@ -21,7 +21,7 @@ from .container import FILE_HEADER_SIZE, MAGIC, RecordHeader
 from .errors import CheckpointError, CorruptError, DurabilityError, LimitError, StorageError
 from .journal import Journal
 from .lock import Lock
-from .reader import Damage, Entry, Reader
+from .reader import Damage, Entry, Reader, Retired
 from .storage import DISK, Storage, explained, open_file, publish, read_at, sweep, sync_folder, temporary_name
 
 __all__ = ["Lost", "Repair", "marked", "repair"]
@@ -58,19 +58,18 @@ def marked(reader: Reader) -> Iterator[tuple[Entry, bool]]:
 
 
 def _marked(entries: Iterator[Entry]) -> Iterator[tuple[Entry, bool]]:
-    retired: dict[str, list[tuple[int, int | None]]] = {}
+    retired: dict[str, Retired] = {}
     lowest: int | None = None  # a run's live steps rise: one that does not was retired by a record that is lost
     for entry in entries:
         header = entry.header
-        ranges = retired.setdefault(header.stream, [])
+        ranges = retired.setdefault(header.stream, Retired())
         step = header.step
-        dead = step is not None and any(first <= step and (last is None or step <= last) for first, last in ranges)
-        live = header.kind == "state" and not dead
+        live = header.kind == "state" and (step is None or step not in ranges)
         if live and step is not None and not header.stream:
             live = lowest is None or step < lowest
             lowest = step if live else lowest
         yield entry, live
-        ranges.extend(header.retires)
+        ranges.add(header.retires)
 
 
 def repair(path: str | PathLike[str], *, lock: bool = True, storage: Storage = DISK) -> Repair:
@@ -254,7 +253,8 @@ def _prove(old: Reader, kept: list[Entry], draft: str, storage: Storage) -> None
 def _meaning(header: RecordHeader) -> tuple[object, ...]:
     """What a record keeps wherever it is stored; the rest of its header is of how it is."""
     named = (header.file, header.sequence, header.kind, header.stream, header.key, header.step, header.time, header.retires)
-    return *named, header.message, header.ext, bytes(header.meta), bytes(header.metrics), header.source, header.type, header.schema, header.writer
+    given = (bytes(header.meta), bytes(header.metrics), bytes(header.config), header.source, header.writer)
+    return *named, header.message, header.ext, *given, header.type, header.schema, header.schema_version
 
 
 def _set_aside(target: str, storage: Storage) -> str:

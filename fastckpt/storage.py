@@ -299,7 +299,13 @@ def write_at(fd: int, data: bytes, offset: int, storage: Storage = DISK) -> None
 
 
 def publish(
-    path: str | os.PathLike[str], data: bytes | Iterable[bytes], *, fsync: bool = True, exclusive: bool = False, storage: Storage = DISK
+    path: str | os.PathLike[str],
+    data: bytes | Iterable[bytes],
+    *,
+    fsync: bool = True,
+    exclusive: bool = False,
+    sync_every: int = 0,
+    storage: Storage = DISK,
 ) -> str:
     """Make `path` hold `data`, whole or not at all, and durable when it returns; the path it was written to.
 
@@ -307,7 +313,8 @@ def publish(
     replaced; the link stays); other hard links of the old file keep the old content. A new file gets mode 0666 under the
     umask, a replaced one keeps its permission bits; it belongs to who saves. Directories that are missing are made. `data` may be
     given in pieces, which are taken one at a time. With `exclusive` an existing file is an error (errno EEXIST), also one that
-    appears at the last moment.
+    appears at the last moment. With `sync_every` what was written is synced after so many bytes each, so that little is left to the
+    last sync, for which somebody may wait.
 
     With `fsync=False` nothing of the file is synced: it is still whole or old after a kill of the process, but a loss of power
     may leave anything.
@@ -342,7 +349,7 @@ def publish(
     replaced = False
     try:
         try:
-            identity = _write_temporary(fd, [data] if isinstance(data, bytes) else data, target, old, fsync, storage)
+            identity = _write_temporary(fd, [data] if isinstance(data, bytes) else data, target, old, fsync, sync_every, storage)
         except BaseException:
             close_quietly(fd, storage)
             raise
@@ -442,17 +449,23 @@ def temporary_folder() -> Iterator[str]:
         yield folder
 
 
-def _write_temporary(fd: int, data: Iterable[bytes], path: str, old: os.stat_result | None, fsync: bool, storage: Storage) -> tuple[int, int]:
+def _write_temporary(
+    fd: int, data: Iterable[bytes], path: str, old: os.stat_result | None, fsync: bool, sync_every: int, storage: Storage
+) -> tuple[int, int]:
     """Steps 3 and 4 of `publish`; the file's identity, by which a rename is recognised."""
     if old is not None:
         with explained(path, "chmod"):
             storage.chmod(fd, stat_module.S_IMODE(old.st_mode))
     # 3. Every byte.
-    offset = 0
+    offset = synced = 0
     for piece in data:  # outside _explained: what making a piece raises is not an error of this file
         with explained(path, "write"):
             write_at(fd, piece, offset, storage)
         offset += len(piece)
+        if fsync and 0 < sync_every <= offset - synced:
+            with explained(path, "sync"):
+                storage.sync_data(fd)
+            synced = offset
     with explained(path, "stat"):
         status = storage.stat(fd)
     # 4. The data before the name. A failed sync is final for this file: the kernel may have dropped the dirty pages and

@@ -22,11 +22,13 @@ import msgspec
 from .errors import EncodeError
 
 __all__ = [
+    "ABSENT",
     "EXT_INT",
     "EXT_MAP",
     "EXT_TEXT",
     "MAX_DEPTH",
     "REFUSED",
+    "Absent",
     "Difference",
     "Places",
     "PlainCopy",
@@ -63,15 +65,31 @@ REFUSED = (TypeError, OverflowError, UnicodeEncodeError, AttributeError, Recursi
 Path: TypeAlias = tuple[object, ...]
 
 
-def path_text(steps: Sequence[object]) -> str:
-    """`$.state.packs[3]['odd key']` from its steps, outermost first."""
-    if len(steps) > 40:
+class Absent(enum.Enum):
+    """The type of `ABSENT`."""
+
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+#: Stands for a value that is not there: of None, "" and 0.0 each is a value.
+ABSENT: Final = Absent.ABSENT
+
+
+def path_text(steps: Sequence[object], *, whole: bool = False) -> str:
+    """`$.state.packs[3]['odd key']` from its steps, outermost first; unless `whole`, abridged where it is long."""
+    if len(steps) > 40 and not whole:
         return path_text(steps[:20]) + "…" + path_text(steps[-5:])[1:]
-    return "$" + "".join(f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{abridged(step)}]" for step in steps)
+    text = repr if whole else abridged
+    return "$" + "".join(f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{text(step)}]" for step in steps)
 
 
 def abridged(value: object) -> str:
     """`repr(value)` in at most 60 characters, without running code of the value's own class."""
+    if value is ABSENT:
+        return repr(value)
     if type(value) in _LEAVES:
         # Of a long integer the repr itself is refused beyond 4,300 digits, and of long text only the start is wanted.
         if isinstance(value, int) and value.bit_length() > 1000:

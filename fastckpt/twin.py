@@ -24,8 +24,8 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{\]}]', re.DOTALL)
 
 
-def to_json(obj: Any) -> bytes:
-    """`obj` as JSON in UTF-8, byte for byte as `json.dumps(obj, ensure_ascii=False, indent=2)` writes plain data.
+def to_json(obj: Any, *, indent: int | None = 2) -> bytes:
+    """`obj` as JSON in UTF-8, byte for byte as `json.dumps(obj, ensure_ascii=False, indent=2)` writes plain data (`indent=None`: on one line).
 
     Structs, dataclasses and attrs objects become objects, sets and tuples arrays, bytes base64, dates and times ISO 8601,
     Enums their value: what `from_json` with the type turns back. Keys that are numbers, bools or None become text, as
@@ -35,7 +35,7 @@ def to_json(obj: Any) -> bytes:
     in which two lone surrogates would read back as one character, an object that is no data, more than 256 levels.
     """
     try:
-        text = json.dumps(_jsonable(obj, []), ensure_ascii=False, indent=2)
+        text = json.dumps(_jsonable(obj, []), ensure_ascii=False, indent=indent)
     except RecursionError:
         raise EncodeError("no stack left to write JSON", remedy="call from a shallower place, or raise sys.setrecursionlimit") from None
     except EncodeError:

@@ -80,7 +80,8 @@ def test_log_for_machines(run: Run, tmp_path: Path) -> None:
     assert_same(
         record,
         {"step": 5, "sequence": 6, "kind": "state", "live": True, "base": True, "time": entry.header.time, "message_bytes": entry.header.message,
-         "file_bytes": entry.length, "stream": "", "key": "", "retires": [], "metrics": {"loss": 0.125}, "meta": {"note": "n5"}},
+         "file_bytes": entry.length, "previous_blocked_seconds": entry.header.blocked / 1e6 or None, "stream": "", "key": "", "retires": [],
+         "metrics": {"loss": 0.125}, "meta": {"note": "n5"}},
     )  # fmt: skip
 
 

@@ -20,7 +20,17 @@ from strategies import Box, plain, typed
 from support import assert_same, everything_in
 
 import fastckpt
-from fastckpt import CheckpointError, ConflictError, EncodeError, LimitError, NotACheckpointError, NotFoundError, StorageError
+from fastckpt import (
+    ABSENT,
+    CheckpointError,
+    ConfigDifference,
+    ConflictError,
+    EncodeError,
+    LimitError,
+    NotACheckpointError,
+    NotFoundError,
+    StorageError,
+)
 from fastckpt import errors as errors_module
 
 
@@ -285,6 +295,7 @@ ERRORS = [
     errors_module.LockedError("p", pid=5, host="h"),
     errors_module.ReplacedError("p"),
     errors_module.StepAlreadyExistsError(3, newest=5),
+    errors_module.ConfigMismatchError([ConfigDifference("size", 3, ABSENT, "structural")], step=3, path="p"),
 ]
 
 

@@ -353,7 +353,7 @@ def test_b6_rewrite_of_what_does_not_verify() -> None:
 def test_b6_rewrite_of_what_cannot_be_read() -> None:
     """FAULTS B6: the old file cannot even be read: it is set aside, a new one begins with a base of the state, said aloud."""
     model = ModelStorage(folders=["/disk"])
-    failing = FaultyStorage(model, kind="read", on=lambda fd, size, offset: armed and fd == journal._fd, times=FOR_EVER)
+    failing = FaultyStorage(model, kind="read", on=lambda fd, size, offset: armed and fd == journal._file.fd, times=FOR_EVER)
     armed = False
     journal = Journal(RUN, storage=FaultyStorage(failing, kind="sync_data", nth=2))
     for step in range(2):

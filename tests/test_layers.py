@@ -16,15 +16,16 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("tree",),  # what codec and the JSON twin both need to know of nested plain data
     ("codec", "delta", "container", "storage", "schema"),  # strangers to one another
-    ("lock", "twin", "jsonable"),
+    ("lock", "twin", "jsonable", "changes", "upgrades"),
     ("reader",),
     ("journal",),
-    ("file", "repair"),
-    ("check", "timeline", "writer", "resume"),
+    ("file", "repair", "compaction"),
+    ("check", "timeline", "writer", "resume", "retention", "preempt"),
+    ("history", "upkeep"),
     ("manager",),
     ("migrate", "dropin", "testing"),
-    ("console",),
-    ("demo",),
+    ("console", "plot"),
+    ("demo", "cli_history", "cli_inspect", "cli_runs"),
     ("cli", "__main__", "__init__"),
 )
 # What one module may take from its own row, each with its reason.

@@ -1082,7 +1082,7 @@ def handler(*_):
         refused += "inside a save" in str(error)
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0011)
-while refused < 60 and step < 3000:
+while (refused < 60 or step < 100) and step < 3000:
     try:
         save()
     except CheckpointError as error:  # a step that the handler's save had taken in between

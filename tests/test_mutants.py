@@ -269,12 +269,12 @@ def no_sync_of_appends(journal: Journal) -> None:
 
 def no_cut(journal: Journal) -> None:
     """After a failed write nothing is cut, and the next append goes on."""
-    journal._poisoned, journal._size = False, journal._storage.stat(journal._fd).st_size
+    journal._poisoned, journal._size = False, journal._storage.stat(journal._file.fd).st_size
 
 
 def cut_without_sync(journal: Journal) -> None:
     """After a failed write the cut is not synced."""
-    journal._storage.truncate(journal._fd, journal._end)
+    journal._storage.truncate(journal._file.fd, journal._end)
     journal._poisoned, journal._size = False, journal._end
 
 
@@ -282,7 +282,7 @@ def sync_again(journal: Journal) -> None:
     """A failed sync does not poison: the next one of the same file is believed."""
     with explained(journal.path, "sync"):
         try:
-            journal._storage.sync_data(journal._fd)
+            journal._storage.sync_data(journal._file.fd)
         except OSError:
             journal._poisoned = False
             journal._size = -1
