@@ -38,7 +38,7 @@ from .retention import Plan, Retention, StepFacts
 from .storage import DISK, Storage
 from .tree import ABSENT, abridged
 from .upgrades import Loader, Unknown, Upgrade
-from .upkeep import MAX_FILE_BYTES, Upkeep
+from .upkeep import MAX_FILE_BYTES, Upkeep, stretches
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -500,7 +500,7 @@ class CheckpointManager(History[T]):
             self._adopt()
             if dropped := self._upkeep.plan().drop:
                 try:
-                    self._journal.tombstone([(step, step) for step in dropped], sync=self._fsync)
+                    self._journal.tombstone(stretches(dropped), sync=self._fsync)
                 finally:
                     self._timeline.recount()
                     self._upkeep.forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Final
 
 from .compaction import Compaction, compact, estimate
@@ -12,13 +13,24 @@ from .retention import Plan, Retention, StepFacts, best, plan
 from .timeline import Timeline
 from .writer import Writer
 
-__all__ = ["MAX_FILE_BYTES", "Upkeep"]
+__all__ = ["MAX_FILE_BYTES", "Upkeep", "stretches"]
 
 #: How large a run's file may become where nothing else says what to keep: then the oldest steps are retired, down to half.
 MAX_FILE_BYTES: Final = 1 << 30
 _WARN_AT = 0.8
 # A smaller file is not looked at: what a compaction could free is not worth its flushes.
 _LEAST: Final = 1 << 20
+
+
+def stretches(steps: Iterable[int]) -> list[tuple[int, int | None]]:
+    """Steps as ranges, both ends included, those in a row as one."""
+    found: list[tuple[int, int | None]] = []
+    for step in sorted(set(steps)):
+        if found and found[-1][1] == step - 1:
+            found[-1] = found[-1][0], step
+        else:
+            found.append((step, step))
+    return found
 
 
 class Upkeep:
@@ -50,8 +62,7 @@ class Upkeep:
         if self._plan is None:
             self._plan = plan([each for each in self._facts() if each.step < facts.step], self.policy)
         self._next = plan([facts], self.policy, after=self._plan)
-        dropped = sorted({*self._plan.drop, *self._next.drop})
-        return [(step, step) for step in dropped]
+        return stretches([*self._plan.drop, *self._next.drop])
 
     def saved(self) -> None:
         """The save is in the file; its bounds are looked after."""

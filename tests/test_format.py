@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 import subprocess
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -103,3 +105,12 @@ def node_msgpack(tmp_path: Any) -> Any:
     if subprocess.run(install, capture_output=True, cwd=tmp_path, timeout=120).returncode:
         pytest.skip("@msgpack/msgpack is not installed and cannot be")
     return tmp_path
+
+
+def test_a_run_on_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk through the life of a run, section 11, does what it says: first save, base, rewind, delete, compaction, a reader across it."""
+    monkeypatch.chdir(tmp_path)
+    path = Path(fastckpt.__file__).parent / "FORMAT.md"
+    result = doctest.testfile(str(path), module_relative=False, encoding="utf-8", report=True)
+    assert result.attempted > 20
+    assert result.failed == 0
