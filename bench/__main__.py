@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import diff, history, memory, run, save
+from . import diff, history, memory, retain, run, save
 from .report import environment, heading
 from .worker import BenchError
 
 # A case is a module with HELP (its docstring is the rest of the help), `add_arguments(parser)`, and `run(arguments, folder)`, which
 # measures in `folder`, prints, and returns the results for `--json` and a line for each floor that was not reached.
-CASES = {"save": save, "run": run, "diff": diff, "memory": memory, "history": history}
+CASES = {"save": save, "run": run, "diff": diff, "memory": memory, "history": history, "retain": retain}
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -159,8 +159,8 @@ def _as_record(entry: Entry, live: bool) -> dict[str, Any]:
 
 def _rows(records: list[dict[str, Any]]) -> list[dict[str, str]]:
     """What people see of records. How long a save kept its caller stands in the record after it."""
-    blocked = [later["previous_blocked_seconds"] for later in records[1:]]
-    return [_row(record, seconds) for record, seconds in itertools.zip_longest(records, blocked)]
+    blocked = {record["sequence"] - 1: record["previous_blocked_seconds"] for record in records}
+    return [_row(record, blocked.get(record["sequence"])) for record in records]
 
 
 def _row(record: dict[str, Any], blocked: float | None) -> dict[str, str]:
