@@ -22,6 +22,7 @@ from .container import Source
 from .errors import CheckpointError, CheckpointWarning, ConflictError, EncodeError, MissingFieldError, NotFoundError, SchemaError
 from .jsonable import LEAVES, RefusedError, a_type, is_plain, plain
 from .manager import CheckpointManager, SaveStats
+from .resume import ConfigDifference, Fingerprint, Tier
 from .schema import EditT, ProbationT, Progress, SystemPackT, ToolPackT, TrainState
 from .storage import DISK, Storage, remove
 from .tree import abridged, difference, fields_of, path_text, type_name
@@ -33,6 +34,7 @@ __all__ = [
     "check_fingerprint",
     "compute_fingerprint",
     "deserialize_state_fields",
+    "fingerprint",
     "load_checkpoint",
     "remove_checkpoint",
     "serialize_state",
@@ -234,10 +236,18 @@ def check_fingerprint(saved: Mapping[str, Any], config: Any) -> tuple[list[str],
     """
     current = compute_fingerprint(config)
 
-    def differing(keys: Iterable[str]) -> list[str]:
-        return [f"{key}: saved {saved.get(key)!r}, current {current[key]!r}" for key in keys if saved.get(key) != current[key]]
+    def differing(keys: Iterable[str], tier: Tier) -> list[str]:
+        return [str(ConfigDifference(key, saved.get(key), current[key], tier)) for key in keys if saved.get(key) != current[key]]
 
-    return differing(_STRUCTURAL), differing(_DECISION)
+    return differing(_STRUCTURAL, "structural"), differing(_DECISION, "decision")
+
+
+def fingerprint(config: Any) -> Fingerprint:
+    """What a `CheckpointManager` compares of `config`: the same keys in the same two tiers, but a value that is absent is not None.
+
+    Raises `EncodeError` for a value that is no data.
+    """
+    return Fingerprint(config, _STRUCTURAL, _DECISION)
 
 
 # --- the file ----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from .preempt import OnSignal, SignalGuard
 from .resume import Fingerprint
 from .retention import Plan, Retention, StepFacts
 from .storage import DISK, Storage
-from .tree import ABSENT, abridged
+from .tree import ABSENT
 from .upgrades import Loader, Unknown, Upgrade
 from .upkeep import MAX_FILE_BYTES, Upkeep, stretches
 from .writer import Writer
@@ -413,8 +413,7 @@ class CheckpointManager(History[T]):
         for tier, meaning in (("structural", "what was saved may make no sense with it"), ("decision", "the run goes on with the new value")):
             different = [each for each in found if each.tier == tier]
             if different:
-                texts = "; ".join(f"{each.field} was {abridged(each.saved)}, is {abridged(each.current)}" for each in different)
-                fact = f"{self.path}, step {entry.header.step}: the configuration has changed: {texts} ({meaning})"
+                fact = f"{self.path}, step {entry.header.step}: the configuration has changed: {'; '.join(map(str, different))} ({meaning})"
                 warnings.warn(fact, CheckpointWarning, stacklevel=3)
         self._overrides = [{"field": each.field, "saved": _said(each.saved), "current": _said(each.current), "tier": each.tier} for each in found]
 

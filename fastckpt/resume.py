@@ -21,7 +21,7 @@ import msgspec
 from .errors import CheckpointError, EncodeError
 from .tree import ABSENT, MAX_DEPTH, PlainCopy, fields_of, path_text, plain_scalar, type_name
 
-__all__ = ["ConfigDifference", "Fingerprint", "RngState", "capture_rng", "restore_rng"]
+__all__ = ["ConfigDifference", "Fingerprint", "RngState", "Tier", "capture_rng", "restore_rng"]
 
 
 Tier = Literal["structural", "decision"]
@@ -34,6 +34,9 @@ class ConfigDifference(NamedTuple):
     saved: Any
     current: Any
     tier: Tier
+
+    def __str__(self) -> str:
+        return f"{self.field}: saved {self.saved!r}, current {self.current!r}"
 
 
 class Fingerprint:

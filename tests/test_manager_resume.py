@@ -65,7 +65,7 @@ def test_a_structural_difference_is_refused(run: Path) -> None:
 def test_a_decision_difference_is_warned_of_and_recorded(run: Path, tmp_path: Path) -> None:
     """What only steers what comes next is a warning; the next save, and no other, says in its metadata what was gone on over."""
     with CheckpointManager(run, fingerprint=fingerprint(patience=0)) as manager:
-        with pytest.warns(CheckpointWarning, match=r"patience was None, is 0"):
+        with pytest.warns(CheckpointWarning, match=r"patience: saved None, current 0"):
             manager.restore()
         manager.save(3, {"step": 3}, meta={"host": "b"})
         manager.save(4, {"step": 4})
@@ -77,7 +77,7 @@ def test_a_decision_difference_is_warned_of_and_recorded(run: Path, tmp_path: Pa
 def test_resume_warn_goes_on_over_a_structural_difference(run: Path) -> None:
     """With `resume="warn"` it is a warning too, and recorded."""
     with CheckpointManager(run, fingerprint=fingerprint(epochs=5), resume="warn", durability="async") as manager:
-        with pytest.warns(CheckpointWarning, match=r"epochs was 3, is 5"):
+        with pytest.warns(CheckpointWarning, match=r"epochs: saved 3, current 5"):
             assert manager.restore() == {"step": 2}
         manager.save(3, {"step": 3})
         assert [each["field"] for each in manager.meta(3)["resume_overrides"]] == ["epochs"]
@@ -86,7 +86,7 @@ def test_resume_warn_goes_on_over_a_structural_difference(run: Path) -> None:
 def test_none_is_not_absent(run: Path) -> None:
     """A field that the saved configuration did not have differs from one that is None, and the record of it can be read."""
     with CheckpointManager(run, fingerprint=Fingerprint({"batch_size": 8, "new": None}, ["batch_size"], ["new"])) as manager:
-        with pytest.warns(CheckpointWarning, match="new was absent, is None"):
+        with pytest.warns(CheckpointWarning, match="new: saved absent, current None"):
             manager.restore()
         manager.save(3, 0)
         assert manager.meta(3)["resume_overrides"] == [{"field": "new", "saved": "absent", "current": None, "tier": "decision"}]
@@ -106,7 +106,7 @@ def test_the_check_is_of_the_step_that_is_restored(run: Path) -> None:
         for step in range(3, 40):
             manager.save(step, {"step": step})
         manager.compact()
-        with pytest.warns(CheckpointWarning, match=r"step 2: .*epochs was 3, is 4"):
+        with pytest.warns(CheckpointWarning, match=r"step 2: .*epochs: saved 3, current 4"):
             manager.restore(2)
         assert manager.restore(4) == {"step": 4}
 
@@ -126,3 +126,16 @@ def test_a_field_that_the_configuration_has_not_is_told_of_in_a_new_run(tmp_path
     """A misspelt key would compare nothing for ever: at the beginning of a run it is a warning."""
     with pytest.warns(CheckpointWarning, match="no batchsize: misspelt"):
         CheckpointManager(tmp_path, fingerprint=Fingerprint(Config(), ["batchsize"])).close()
+
+
+def test_the_keys_of_the_replaced_module(tmp_path: Path) -> None:
+    """`dropin.fingerprint` compares the keys of `check_fingerprint` in its two tiers, and says it in the same words."""
+    from fastckpt import dropin
+
+    before, after = {"batch_size": 8, "gate_block": True}, {"batch_size": 9, "gate_block": False}
+    with pytest.warns(CheckpointWarning, match="misspelt"), CheckpointManager(tmp_path, fingerprint=dropin.fingerprint(before)) as manager:
+        manager.save(0, 0)
+    with CheckpointManager(tmp_path, fingerprint=dropin.fingerprint(after)) as manager, pytest.raises(ConfigMismatchError) as caught:
+        manager.restore()
+    lines = dropin.check_fingerprint(before, type("Config", (), after)())
+    assert ([str(caught.value.differences[0])], [str(caught.value.differences[1])]) == lines
