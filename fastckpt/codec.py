@@ -41,7 +41,7 @@ from .tree import (
     type_name,
 )
 
-__all__ = ["Codec", "Encoded", "convert", "describe", "different", "pack_meta", "stack_is_ample", "unreadable"]
+__all__ = ["Codec", "Encoded", "convert", "describe", "different", "pack_meta", "stack_is_ample", "unpack_meta", "unreadable"]
 
 
 class Encoded(NamedTuple):
@@ -70,7 +70,7 @@ class Codec:
         self.type = type
         self.type_name, self.schema = describe(type)
         self._encode: Callable[[Any], bytes | bytearray] = self._encode_compact if compact else _ENCODER.encode
-        self._room = 0
+        self._room = self._length = 0  # of the next message, as far as it can be told, and of the last one
         self._decoder = msgspec.msgpack.Decoder(type)
         self._places: Places | None = {}
 
@@ -92,13 +92,16 @@ class Codec:
             return self._encode_copy(obj)
 
     def _encode_compact(self, obj: Any) -> bytearray:
-        room, message = self._room, bytearray(self._room)
+        message, last = bytearray(self._room), self._length
         _ENCODER.encode_into(obj, message)
-        # In steps of a sixteenth to a thirty-second, so that what one message leaves free is of the size that the next one asks for.
-        step = 1 << max(12, len(message).bit_length() - 5)
-        self._room = (len(message) // step + 2) * step
+        self._length = len(message)
+        # Room for as much growth as there was the last time (of the first one it is not known), in steps, so that what one message leaves
+        # free is of the size that the next one asks for.
+        growth = max(self._length - last, 0) if last else self._length // 10
+        step = 1 << max(12, self._length.bit_length() - 7)
+        self._room = ((self._length + growth) // step + 2) * step
         # The first one had to grow. A later one that outgrows its room stays so, up to half too large: a copy would take more at once.
-        return message if room else message[:]
+        return message if last else message[:]
 
     def _encode_copy(self, obj: Any) -> Encoded:
         copier = PlainCopy()
@@ -220,6 +223,16 @@ def pack_meta(meta: dict[str, Any] | None, what: str = "meta") -> msgspec.Raw:
         where, reason = (found.where, found.reason) if found else ("$", "a key is not text")
         raise EncodeError(f"the metadata would not come back: {reason}", where=where.replace("$", what, 1), remedy="keep it plain data")
     return msgspec.Raw(packed)
+
+
+def unpack_meta(raw: msgspec.Raw, *, path: str = "", offset: int | None = None) -> dict[str, Any]:
+    """What `pack_meta` packed. Raises `CorruptError` for anything else."""
+    try:
+        if not stack_is_ample():
+            _scan_depth(bytes(raw))
+        return msgspec.msgpack.decode(raw, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, LimitError) as error:
+        raise CorruptError(f"malformed metadata ({error})", path=path, offset=offset) from error
 
 
 # --- Ext values ------------------------------------------------------------------------------------------------------

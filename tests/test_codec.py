@@ -609,8 +609,8 @@ def test_a_compact_codec_writes_the_same_bytes(sizes: list[int]) -> None:
 
 
 def test_a_compact_codec_takes_no_more_than_the_length() -> None:
-    """Of messages of about one length each takes at most an eighth more memory than its length (msgspec's own: up to half)."""
+    """Of messages of about one length each takes at most a sixth more memory than its length (msgspec's own: up to half)."""
     compact = Codec(compact=True)
     for step in range(5):
         message = compact.encode({"text": ["x" * 1000] * 1010, "step": step}).message
-        assert sys.getsizeof(message) <= len(message) * 9 / 8 + 64
+        assert sys.getsizeof(message) <= len(message) * 7 / 6 + 64
