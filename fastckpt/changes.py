@@ -113,22 +113,19 @@ def _by_key(a: dict[Any, Any], b: dict[Any, Any]) -> Iterator[tuple[object, Any,
 
 
 def _by_index(a: list[Any], b: list[Any]) -> Iterator[tuple[int, Any, Any]]:
-    """Where two lists differ: index, old, new. The common head and tail are set aside, then items that occur once in the rest of each."""
+    """Where two lists differ: index, old, new. The common head is set aside; in the rest, items that occur once are matched."""
     shorter = min(len(a), len(b))
     head = next((i for i in range(shorter) if not _same(a[i], b[i])), shorter)
-    tail = next((i for i in range(shorter - head) if not _same(a[-1 - i], b[-1 - i])), shorter - head)
-    old_end, new_end = len(a) - tail, len(b) - tail
     start, new_start = head, head
-    if head < old_end and head < new_end:
-        anchors = _anchors([_encoded(item) for item in a[head:old_end]], [_encoded(item) for item in b[head:new_end]])
-        for i, j in anchors:
+    if head < shorter:
+        for i, j in _anchors([_encoded(item) for item in a[head:]], [_encoded(item) for item in b[head:]]):
             yield from _between(a, b, start, head + i, new_start, head + j)
             start, new_start = head + i + 1, head + j + 1
-    yield from _between(a, b, start, old_end, new_start, new_end)
+    yield from _between(a, b, start, len(a), new_start, len(b))
 
 
 def _between(a: list[Any], b: list[Any], start: int, end: int, new_start: int, new_end: int) -> Iterator[tuple[int, Any, Any]]:
-    """Differences of two stretches that have nothing in common that is known: by place, and what one of them has beyond the other."""
+    """Differences of two stretches between items that are matched: what they end with alike, then by place, then what one has beyond that."""
     while start < end and new_start < new_end and _same(a[end - 1], b[new_end - 1]):
         end, new_end = end - 1, new_end - 1
     common = min(end - start, new_end - new_start)
@@ -143,11 +140,11 @@ def _between(a: list[Any], b: list[Any], start: int, end: int, new_start: int, n
 
 
 def _anchors(a: list[bytes | bytearray], b: list[bytes | bytearray]) -> list[tuple[int, int]]:
-    """Indexes of items that occur once in each list, as many as rise in both (patience diff: its cost grows with n log n alone)."""
+    """Indexes of equal items, of such as occur once in `b`, as many as rise in both (patience diff: its cost grows with n log n alone)."""
     old, new = [bytes(item) for item in a], [bytes(item) for item in b]
-    counts, new_counts = Counter(old), Counter(new)
-    places = {item: index for index, item in enumerate(new) if new_counts[item] == 1}
-    pairs = [(index, places[item]) for index, item in enumerate(old) if counts[item] == 1 and item in places]
+    counts = Counter(new)
+    places = {item: index for index, item in enumerate(new) if counts[item] == 1}
+    pairs = [(index, places[item]) for index, item in enumerate(old) if item in places]
     # The longest rising subsequence: the smallest end of one of each length, and what comes before each in its own.
     ends: list[int] = []
     at: list[int] = []

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from .codec import unpack_meta
 from .compaction import Compaction
 from .console import File, Json, columns_of, complain, console_of, emit, plural, print_columns, ranges, run_file, say, size_text, write_out
 from .container import FILE_HEADER_SIZE
@@ -152,8 +152,8 @@ def _as_record(entry: Entry, live: bool) -> dict[str, Any]:
         "stream": header.stream,
         "key": header.key,
         "retires": [list(each) for each in header.retires],
-        "metrics": msgspec.msgpack.decode(header.metrics),
-        "meta": msgspec.msgpack.decode(header.meta),
+        "metrics": unpack_meta(header.metrics, path=entry.file.path if entry.file else "", offset=entry.offset),
+        "meta": unpack_meta(header.meta, path=entry.file.path if entry.file else "", offset=entry.offset),
     }
 
 

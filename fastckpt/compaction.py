@@ -84,7 +84,7 @@ def compact(journal: Journal, *, cancelled: Callable[[], bool] = lambda: False, 
             return None  # the streams are too busy: the next time they have begun anew
         before = journal.size
         copying = _Copying(journal, newest.file, plan, detached, cancelled)
-        blocked = journal.replace(copying.pieces(), newest, copying.moved, copying.going_on, fsync=fsync)
+        blocked = journal.replace(copying.pieces(), newest, plan.cut, copying.moved, copying.going_on, fsync=fsync)
     except _Cancelled:
         return None
     return Compaction(before, journal.size, plan.dropped, plan.kept, time.monotonic() - begun, blocked)
@@ -283,7 +283,7 @@ class _Copying:
                 self._moves.append((start, end, at))
                 for record in (record for record in records if record.state):
                     self._packed.pop(record.stream, None)  # what follows refers to nothing before its stream's newest base
-                yield from self._journal.records(self._file, start, end, closed=True)
+                yield from self._journal.records(self._file, start, end, since=start)
                 at += end - start
                 continue
             for record in records:

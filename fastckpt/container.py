@@ -41,6 +41,7 @@ __all__ = [
     "assemble",
     "check_frame",
     "check_lengths",
+    "chunk_starts",
     "claims_run",
     "digest",
     "is_ours",
@@ -408,7 +409,7 @@ def check_frame(frame: bytes, header: RecordHeader, *, path: str = "", offset: i
 
 
 def unpack_content(frame: bytes, header: RecordHeader, table: Table, *, path: str = "", offset: int = 0) -> bytes:
-    """The content of a record's zstd frame: its new chunks, concatenated, of exactly the length that the table says.
+    """The content of a record's zstd frame: its new chunks, concatenated, of exactly the lengths and checksums that the table says.
 
     Raises `CorruptError`; `LimitError` for a window beyond 128 MiB. The declared size is compared before anything is
     allocated, for zstd believes it.
@@ -434,6 +435,7 @@ def unpack_content(frame: bytes, header: RecordHeader, table: Table, *, path: st
         raise CorruptError(
             "the frame holds another length than it declares", path=path, offset=offset, expected=f"{expected} bytes", got=len(content)
         )
+    _check_chunks(memoryview(content), chunk_starts(table), table.crcs, path, offset)
     return content
 
 
@@ -484,25 +486,37 @@ def unpack_record(data: bytes, file: FileHeader, *, max_size: int = MAX_MESSAGE,
     def content(_: int) -> bytes:
         return unpack_content(data[frame_at : length - TRAILER_SIZE], header, table, path=path, offset=offset + frame_at)
 
-    return header, assemble(header, table, [table], content, path=path, offset=offset + size)
+    return header, assemble(header, table, [table], [chunk_starts(table)], content, path=path, offset=offset + size)
+
+
+def chunk_starts(table: Table) -> list[int]:
+    """Where each new chunk of a record begins in its content, and where the last one ends."""
+    return [0, *accumulate(_u32(table.sizes))]
 
 
 def assemble(
-    header: RecordHeader, table: Table, tables: Sequence[Table], content: Callable[[int], bytes], *, path: str = "", offset: int = 0
+    header: RecordHeader,
+    table: Table,
+    tables: Sequence[Table],
+    starts: Sequence[list[int]],
+    content: Callable[[int], bytes],
+    *,
+    path: str = "",
+    offset: int = 0,
 ) -> bytes:
     """The message of a record, from the chunks that its table names.
 
-    `tables` are those of the records that it touches, its own first; `content(i)` is what unpacking the i-th of their frames
-    gives. All sums are checked before the first frame is asked for; each is asked for once, and only while its chunks are copied.
+    `tables` are those of the records that it touches, its own first, `starts` where their chunks begin; `content(i)` is what unpacking the
+    i-th of their frames gives. All sums are checked before the first frame is asked for; each is asked for once, and only while its
+    chunks are copied.
 
-    Raises `CorruptError` (rows out of range, sums, checksums of chunks, digest), `LimitError`.
+    Raises `CorruptError` (rows out of range, sums, digest), `LimitError`.
     """
-    starts = [[0, *accumulate(_u32(other.sizes))] for other in tables]
     rows: list[list[tuple[int, int, int]]] = [[] for _ in tables]  # by record: where in the message, first chunk, end
     crcs: list[bytes] = []
     length = count = 0
     for record, first, chunks in zip(table.runs[0::3], table.runs[1::3], table.runs[2::3], strict=True):
-        if record >= len(tables) or first + chunks >= len(starts[record]):
+        if record >= len(tables) or not chunks or first + chunks >= len(starts[record]):
             raise CorruptError("a row of the table is out of range", path=path, offset=offset, got=(record, first, chunks))
         rows[record].append((length, first, first + chunks))
         crcs.append(tables[record].crcs[4 * first : 4 * (first + chunks)])
@@ -525,7 +539,6 @@ def assemble(
         data = content(record)
         view = memoryview(data)
         for position, first, end in used:
-            _check_chunks(view, starts[record][first : end + 1], tables[record].crcs[4 * first : 4 * end], path, offset)
             if out is None:
                 message = data
             else:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from . import container
-from .codec import Codec, Encoded, describe, pack_meta
+from .codec import Codec, Encoded, describe, pack_meta, unpack_meta
 from .container import FILE_HEADER_SIZE, MAGIC, MAX_MESSAGE, RecordHeader, Source
 from .errors import (
     CheckpointError,
@@ -310,10 +310,7 @@ def inspect(path: PathType, *, storage: Storage = DISK) -> Info:
     if file.run:
         with closing(Reader(path, storage=storage)) as reader:
             header = reader.state().header
-    try:
-        meta = msgspec.msgpack.decode(header.meta, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"malformed metadata ({error})", path=name, offset=FILE_HEADER_SIZE) from error
+    meta = unpack_meta(header.meta, path=name)
     return Info(
         path=name,
         kind="run" if file.run else "single",

@@ -35,6 +35,8 @@ _PIECE = 1 << 20
 # While a file is compacted: what is left to the last sync, and to the last look at what was appended meanwhile.
 _SYNC_EVERY, _CATCH_UP = 4 << 20, 1 << 16
 _ASIDES = 3
+# What the format has room for; no honest run comes near it.
+_LAST_SEQUENCE: Final = 2**64 - 1
 
 
 class Appended(NamedTuple):
@@ -379,6 +381,7 @@ class Journal(Reader):
         self,
         pieces: Iterable[bytes],
         newest: Entry,
+        cut: int,
         moved: Callable[[int], int | None],
         streams: Callable[[], dict[str, Stream]] = dict,
         *,
@@ -386,10 +389,11 @@ class Journal(Reader):
     ) -> float:
         """Go on in a new file: `pieces` for the records up to `newest` (from `settled`), behind them what is appended meanwhile, verbatim.
 
-        The pieces are drawn without the lock. An append waits only while the last records are copied, the new file is synced and takes
-        the place of the old one, and its directory is synced: for as many seconds as are returned. Readers and entries go on in the
-        file that they have. `moved` says where a record of the old file lies in the new one, of those up to `newest`; a stream of which
-        a record is gone begins with a base, or goes on as one of `streams`, which are asked for when the new file is in place.
+        From byte `cut` on (see `detach`) the pieces are the old file's bytes. They are drawn without the lock. An append waits only while
+        the last records are copied, the new file is synced and takes the place of the old one, and its directory is synced: for as many
+        seconds as are returned. Readers and entries go on in the file that they have. `moved` says where a record of the old file, up
+        to `newest`, lies in the new one; a stream of which a record is gone begins with a base, or goes on as one of `streams`, which
+        are asked for when the new file is in place.
 
         Raises `StorageError`, also when the journal was closed or its file written anew meanwhile, `ReplacedError`, `CorruptError`
         (nothing is copied that does not verify), and what drawing a piece raises: the file is as it was then. Raises
@@ -408,7 +412,7 @@ class Journal(Reader):
                 at = end
                 while self._end - at > _CATCH_UP and self._file is newest.file:
                     at, start = self._end, at
-                    yield from self._appended(newest, start, at)
+                    yield from self._appended(newest, cut, start, at)
                 held.enter_context(self._exclusive())
                 begun = time.monotonic()
                 held.callback(setattr, self, "_replacing", False)
@@ -416,7 +420,7 @@ class Journal(Reader):
                 if self._file is not newest.file or self._end < at:
                     raise StorageError("the file was written anew meanwhile", path=self.path, operation="compact", remedy="compact it again")
                 self._check_identity()
-                yield from self._appended(newest, at, self._end)
+                yield from self._appended(newest, cut, at, self._end)
                 # From here on an interrupt leaves it unknown which file is the one by this name: nothing may refer to the wrong one.
                 before.append((self._poisoned, self._streams))
                 self._streams = {}
@@ -438,9 +442,9 @@ class Journal(Reader):
             self._streams = {**streams(), **{name: stream for name, stream in there.items() if stream is not None}}
             return time.monotonic() - begun
 
-    def _appended(self, newest: Entry, start: int, end: int) -> Iterator[bytes]:
+    def _appended(self, newest: Entry, cut: int, start: int, end: int) -> Iterator[bytes]:
         """What was appended behind `newest`, to its file."""
-        return self.records(newest.file or self._file, start, end)
+        return self.records(newest.file or self._file, start, end, since=cut)
 
     def close(self) -> None:
         """Sync what is left to sync and let the next writer in; nothing can be appended afterwards."""
@@ -461,7 +465,10 @@ class Journal(Reader):
                     self._lock.release()
 
     def _next_sequence(self) -> int:
-        return (self.newest.sequence if self.newest else self._last_sequence) + 1
+        last = self.newest.sequence if self.newest else self._last_sequence
+        if last >= _LAST_SEQUENCE:
+            raise LimitError("no sequence number is left", limit=_LAST_SEQUENCE, got=last + 1, path=self.path, remedy="go on in another run")
+        return last + 1
 
     def _unsynced(self) -> int:
         # A file that is published is synced whole.
@@ -601,8 +608,8 @@ class Journal(Reader):
             yield piece
             start += len(piece)
 
-    def records(self, file: OpenFile, start: int, end: int, *, closed: bool = False) -> Iterator[bytes]:
-        """The bytes of each record in a stretch of a file, verified; `closed`: none of them may refer to a record before it.
+    def records(self, file: OpenFile, start: int, end: int, *, since: int = 0) -> Iterator[bytes]:
+        """The bytes of each record in a stretch of a file, verified; none of them may refer to a record before byte `since`.
 
         Raises `CorruptError`, `StorageError`.
         """
@@ -611,7 +618,7 @@ class Journal(Reader):
             entry = self._entry_at(offset, end - offset, file)
             data = file.read(entry.length, offset)
             table = self._verified(data, entry)
-            if closed and max(table.distances, default=0) > offset - start:
+            if max(table.distances, default=0) > offset - since:
                 raise CorruptError("a table that points before its generation", path=self.path, offset=offset)
             yield data
             offset += entry.length

@@ -278,9 +278,9 @@ class CheckpointManager(History[T]):
             if self._round_trip == "always":
                 began = time.perf_counter()
                 save = save._replace(checked=self._checker.compare(state, encoded, "caller"), checked_seconds=time.perf_counter() - began)
-            self._timeline.newest, self._saved_at = step, time.monotonic()
             job = partial(self._append, save._replace(blocked=time.perf_counter() - started), state if due else _MISSING)
             try:
+                self._timeline.newest, self._saved_at = step, time.monotonic()
                 if self._writer.put(job):
                     self._count(SaveStats(replaced=1))
             except BaseException:

@@ -42,7 +42,7 @@ from .errors import (
 )
 from .file import PathType, inspect, read, source_digest, write
 from .reader import Reader
-from .storage import DISK, Storage, open_file, publish, read_at, walk
+from .storage import DISK, Storage, open_file, publish, read_at, vouch, walk
 from .tree import abridged, difference, fields_of, path_text
 from .twin import from_json, to_json
 
@@ -176,6 +176,9 @@ def migrate(
     # 1. A target that stands already is ours to leave alone, or not ours to touch.
     _refuse_same(name, goal, storage)
     if not force and (standing := _standing(goal, name, source_stamp.digest, codec, convert, storage)):
+        if fsync and not dry_run:
+            # "Already done" is what people delete their JSON by, and who did it may have been killed before it was durable.
+            vouch(goal, storage)
         return result(*standing)
 
     # 2. Parsed, encoded and proven in memory, before any file is touched.
@@ -418,6 +421,7 @@ def _publish_export(source: str, target: str, data: bytes, force: bool, storage:
     except NotFoundError:
         there = None
     if there == data:
+        vouch(target, storage)
         return
     if there is not None and there.startswith(MAGIC):
         raise ConflictError("the target is a checkpoint, which JSON must not replace", paths=(source, target), remedy="choose another target")

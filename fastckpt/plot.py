@@ -167,7 +167,7 @@ def svg(curves: Sequence[Curve], title: str = "") -> bytes:
     steps = [step for line in lines for step in line.steps]
     few = len(steps) <= 40 * len(lines)
     chart = pygal.XY(
-        js=(), style=style, width=900, height=460 + 20 * len(lines), margin=18, explicit_size=True, show_dots=few, dots_size=2.5,
+        style=style, width=900, height=460 + 20 * len(lines), margin=18, explicit_size=True, show_dots=few, dots_size=2.5,
         stroke_style={"width": 1.6}, legend_at_bottom=True,
         legend_at_bottom_columns=1, x_title="step", title=title or None, truncate_legend=-1, show_x_guides=True,
         value_formatter=_label, x_value_formatter=_label, no_data_text="no numbers",

@@ -105,6 +105,16 @@ class Retired:
 
     def add(self, ranges: Sequence[tuple[int, int | None]]) -> None:
         """These steps too, both ends included; None: every later one."""
+        if len(ranges) > 16 + len(self._firsts) // 256:  # as many as to make moving what is there for each of them the dearer way
+            spans = sorted([*zip(self._firsts, self._lasts, strict=True), *((first, math.inf if last is None else last) for first, last in ranges)])
+            self._firsts, self._lasts = [], []
+            for start, end in spans:
+                if self._lasts and start <= end and start <= self._lasts[-1] + 1:
+                    self._lasts[-1] = max(self._lasts[-1], end)
+                elif start <= end:
+                    self._firsts.append(start)
+                    self._lasts.append(end)
+            return
         for first, last in ranges:
             low: float = first
             high: float = math.inf if last is None else last
@@ -154,6 +164,8 @@ class Reader:
         self._end = self._size = 0  # where the newest record ends; the size that the file had
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._cached = 0
+        # Of records that messages touch, by header checksum: consecutive steps touch nearly the same ones.
+        self._known: OrderedDict[bytes, tuple[Entry, Table, list[int]]] = OrderedDict()
         try:
             self._open()
             if not self._writes:
@@ -185,6 +197,7 @@ class Reader:
             file = OpenFile(self.path, fd, self._storage)
             with self._sharing:
                 self._files.add(file)
+                self._known.clear()
                 self._file, self._identity = file, (0, 0)  # until what it holds is known, so that an error here is not the last word
             self._look(status.st_size)
             self._identity = (status.st_dev, status.st_ino)
@@ -346,11 +359,14 @@ class Reader:
     def _read(self, size: int, offset: int, file: OpenFile | None = None) -> bytes:
         return (file or self._file).read(size, offset)
 
-    def _entry_at(self, offset: int, available: int, file: OpenFile | None = None) -> Entry:
+    def _entry_at(self, offset: int, available: int, file: OpenFile | None = None, named: bytes = b"") -> Entry:
         file = file or self._file
         head = file.read(min(4096, available), offset)
         size = container.record_header_size(head, available, path=self.path, offset=offset)
         if size > len(head):
+            # A long header is read for the one who names it only: to be named often must not cost reading it each time.
+            if named and file.read(len(named), offset + size - len(named)) != named:
+                raise CorruptError("another record than the one that is named", path=self.path, offset=offset)
             head = file.read(size, offset)
         header, checksum, _ = container.unpack_record_header(head[:size], path=self.path, offset=offset)
         length = container.check_lengths(header, size, available, max_size=1 << 64, path=self.path, offset=offset)
@@ -366,7 +382,7 @@ class Reader:
             trailer = container.unpack_trailer(self._read(TRAILER_SIZE, end - TRAILER_SIZE, file))
             if trailer.record > end - FILE_HEADER_SIZE:
                 return None
-            entry = self._entry_at(end - trailer.record, trailer.record, file)
+            entry = self._entry_at(end - trailer.record, trailer.record, file, trailer.header_checksum)
         except CorruptError:
             return None
         return entry if (entry.length, entry.checksum) == trailer else None
@@ -379,6 +395,9 @@ class Reader:
             block = self._read(block_end - start, start, file)
             at = len(block)
             while (at := block.rfind(container.END_MARK, 0, at + 3)) >= 0:
+                trailer = at + 4 - TRAILER_SIZE
+                if trailer >= 0 and block[trailer : trailer + 4] != _SKIPPABLE:
+                    continue  # no trailer, by a look at what is read already
                 if entry := self._ending_at(start + at + 4, file):
                     return entry
             # Three bytes less, so that a mark across two blocks is in one.
@@ -467,22 +486,54 @@ class Reader:
             raise LimitError("the message is larger than `max_size`", limit=self._max_size, got=entry.header.message, path=self.path)
         table = self._table(entry)
         touched = self._touched(entry, table)
-        tables = [table, *map(self._table, touched[1:])]
-        return container.assemble(entry.header, table, tables, lambda i: self._content(touched[i], tables[i]), path=self.path, offset=entry.offset)
+        known = [(entry, table, container.chunk_starts(table)), *map(self._recalled, touched[1:])]
+        tables, starts = [each[1] for each in known], [each[2] for each in known]
+
+        def content(index: int) -> bytes:
+            return self._content(touched[index], tables[index])
+
+        try:
+            return container.assemble(entry.header, table, tables, starts, content, path=self.path, offset=entry.offset)
+        except MemoryError as error:
+            raise LimitError("no memory to read the message", limit=entry.header.message, path=self.path) from error
+
+    def _recalled(self, entry: Entry) -> tuple[Entry, Table, list[int]]:
+        """A touched record with its table and where its chunks begin."""
+        with self._sharing:
+            known = self._known.get(entry.checksum)
+        if known is None or known[0] is not entry:
+            table = self._table(entry)
+            known = entry, table, container.chunk_starts(table)
+            if not self._writes:  # which reads now and then alone, and keeps what it holds small
+                with self._sharing:
+                    if entry.file is self._file:  # one that was replaced is to be closed when its entries are let go
+                        self._known[entry.checksum] = known
+                    while len(self._known) > 2 * MAX_TOUCHED:
+                        self._known.popitem(last=False)
+        return known
 
     def _touched(self, entry: Entry, table: Table) -> list[Entry]:
         """The records that a message touches, its own first, each compared with the checksum by which the table names it."""
         if len(table.distances) > MAX_TOUCHED:
             raise LimitError("a record that touches too many others", limit=MAX_TOUCHED, got=len(table.distances), path=self.path)
         touched = [entry]
+        room = entry.offset + entry.length - FILE_HEADER_SIZE
         for index, distance in enumerate(table.distances):
             offset = entry.offset - distance
             if offset < FILE_HEADER_SIZE:
                 raise CorruptError("a table that points before the first record", path=self.path, offset=entry.offset)
-            other = self._entry_at(offset, distance, entry.file)
-            if other.checksum != table.checksums[8 * index : 8 * index + 8]:
-                raise CorruptError("a table that names another record than is there", path=self.path, offset=offset)
+            known = self._known.get(table.checksums[8 * index : 8 * index + 8])
+            if known is not None and known[0].offset == offset and known[0].file is entry.file:
+                other = known[0]
+            else:
+                other = self._entry_at(offset, distance, entry.file)
+                if other.checksum != table.checksums[8 * index : 8 * index + 8]:
+                    raise CorruptError("a table that names another record than is there", path=self.path, offset=offset)
             touched.append(other)
+            # Records lie side by side. One that is named again and again, or lies inside another, would cost its table's memory each time.
+            room -= other.length
+            if room < entry.length:
+                raise CorruptError("a table that touches more records than are there", path=self.path, offset=entry.offset)
         return touched
 
     def verify(self) -> Iterator[tuple[int, str]]:

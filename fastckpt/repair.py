@@ -216,22 +216,23 @@ def _records_in(fd: int, start: int, end: int, file_id: bytes | None, path: str,
         block = read_at(fd, min(_PIECE, end - position), position, storage)
         if not block:
             return
-        match = _RECORD.search(block)
-        if match is None:
-            # As many bytes less as the pattern may stand across two blocks.
-            position += max(len(block) - 11, 1)
-            continue
-        offset = position + match.start()
-        position = offset + 1
-        try:
-            size = container.record_header_size(read_at(fd, 12, offset, storage), end - offset, path=path, offset=offset)
-            header, checksum, _ = container.unpack_record_header(read_at(fd, size, offset, storage), path=path, offset=offset)
-            length = container.check_lengths(header, size, end - offset, max_size=1 << 62, path=path, offset=offset)
-        except CorruptError:
-            continue
-        if file_id in (None, header.file):
-            yield Entry(header.sequence, offset, length, header, checksum)
-            position = offset + length
+        begin = position
+        # As many bytes less as the pattern may stand across two blocks.
+        position += max(len(block) - 11, 1)
+        for match in _RECORD.finditer(block):
+            offset = begin + match.start()
+            try:
+                size = container.record_header_size(read_at(fd, 12, offset, storage), end - offset, path=path, offset=offset)
+                if read_at(fd, 4, offset + size, storage) != MAGIC[:4]:
+                    continue  # no table behind it, without which the header is worth nothing
+                header, checksum, _ = container.unpack_record_header(read_at(fd, size, offset, storage), path=path, offset=offset)
+                length = container.check_lengths(header, size, end - offset, max_size=1 << 62, path=path, offset=offset)
+            except CorruptError:
+                continue
+            if file_id in (None, header.file):
+                yield Entry(header.sequence, offset, length, header, checksum)
+                position = offset + length
+                break
 
 
 # --- what is written -------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ __all__ = [
     "sync_folder",
     "temporary_folder",
     "temporary_name",
+    "vouch",
     "walk",
     "write_at",
 ]
@@ -344,14 +345,15 @@ def publish(
     # 2. A new file beside the target, for only a rename inside one filesystem is atomic. A name that cannot be guessed,
     #    O_EXCL and O_NOFOLLOW: never through a link that somebody planted, never into another writer's temporary.
     temporary = temporary_name(target)
-    with explained(target, "create"):
-        fd = storage.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0))
-    replaced = False
+    fd, replaced = -1, False
     try:
         try:
+            with explained(target, "create"):
+                fd = storage.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0))
             identity = _write_temporary(fd, [data] if isinstance(data, bytes) else data, target, old, fsync, sync_every, storage)
         except BaseException:
-            close_quietly(fd, storage)
+            if fd >= 0:
+                close_quietly(fd, storage)
             raise
         # 5. Closed before the replace: a network filesystem reports a failed write here at the latest.
         with explained(target, "close"):
@@ -360,7 +362,7 @@ def publish(
         with explained(target, "replace"):
             replaced = _appear(temporary, target, storage) if exclusive else _replace(temporary, target, identity, storage)
     finally:
-        if not replaced:  # a link stands under its own name by now
+        if fd >= 0 and not replaced:  # a link stands under its own name by now
             _unlink_quietly(temporary, storage)
 
     # 7. The rename itself is durable only when its directory is.
@@ -564,6 +566,18 @@ def make_folder(folder: str, storage: Storage = DISK) -> None:
     made = _make_directories(folder, storage)
     if made:
         _sync_ancestors(folder, made, storage)
+
+
+def vouch(path: str | os.PathLike[str], storage: Storage = DISK) -> None:
+    """Make durable what is at `path` already: who put it there may have been killed, or refused, before it was.
+
+    Raises `NotFoundError`, `StorageError`, `DurabilityError`.
+    """
+    with explained(_path(path), "resolve"):
+        target = os.path.abspath(storage.resolve(_path(path)))
+    with open_file(target, storage) as (fd, _), explained(target, "sync"):
+        storage.sync(fd)
+    sync_folder(os.path.dirname(target), target, storage)
 
 
 def sync_folder(folder: str, target: str, storage: Storage = DISK) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from .codec import Codec
+from .codec import Codec, unpack_meta
 from .container import FILE_HEADER_SIZE
 from .errors import CheckpointError, CheckpointWarning, CorruptError, NotFoundError, SchemaError
 from .journal import Entry, Journal
@@ -174,10 +174,7 @@ class Timeline:
 
     def unpacked(self, raw: msgspec.Raw) -> dict[str, Any]:
         """Metadata or metrics of a header."""
-        try:
-            return msgspec.msgpack.decode(raw, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise CorruptError(f"malformed metadata ({error})", path=self.path) from error
+        return unpack_meta(raw, path=self.path)
 
     # --- damage ------------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,8 @@ class File:
     unsynced: list[bytes] = field(default_factory=list)
     # A sync failed: the kernel has marked the pages clean, so a later sync answers with success and writes nothing.
     poisoned: bool = False
+    # Sectors that were lost so, with what the medium may hold of them: they read back well, and nobody knows any more.
+    dropped: dict[int, list[bytes]] = field(default_factory=dict)
 
     def changed(self) -> None:
         self.unsynced.append(bytes(self.content))
@@ -81,7 +83,8 @@ class File:
         """For each sector what it may hold after a crash. What was never written reads as zeros."""
         versions = [self.synced, *self.unsynced]
         count = math.ceil(max(map(len, versions)) / SECTOR)
-        return [[*dict.fromkeys(v[i * SECTOR : (i + 1) * SECTOR].ljust(SECTOR, b"\0") for v in versions)] for i in range(count)]
+        found = [[v[i * SECTOR : (i + 1) * SECTOR].ljust(SECTOR, b"\0") for v in versions] for i in range(count)]
+        return [[*dict.fromkeys([*values, *self.dropped.get(i, ())])] for i, values in enumerate(found)]
 
     def sizes(self) -> list[int]:
         """What size it may have: those it had, and between them the boundaries of sectors and their neighbours."""
@@ -218,7 +221,7 @@ class ModelStorage(Storage):
             return files, folders
 
         def alternatives(files: Iterable[File]) -> list[tuple[File, list[int], list[list[bytes]]]]:
-            return [(file, file.sizes(), file.sectors()) for file in dict.fromkeys(files) if file.unsynced]
+            return [(file, file.sizes(), file.sectors()) for file in dict.fromkeys(files) if file.unsynced or file.dropped]
 
         def state(files: dict[tuple[str, ...], File], folders: list[tuple[str, ...]], data: Mapping[File, bytes]) -> State:
             return State(tuple(folders), {path: (f.number, f.mode, data.get(f, f.synced)) for path, f in files.items()})
@@ -264,6 +267,17 @@ class ModelStorage(Storage):
         if isinstance(inode, File):
             inode.poisoned = True
 
+    def next_process(self) -> None:
+        """Whoever had something open is gone, and with it the knowledge of failed syncs: what these dropped reads back well and may never
+        be on the medium, unless it is written again; what is written from now on, and synced, is.
+        """
+        self.descriptors.clear()
+        for directory in self._directories():
+            for inode in [*directory.entries.values(), *directory.synced.values()]:
+                if isinstance(inode, File) and inode.poisoned:
+                    inode.dropped.update({i: values for i, values in enumerate(inode.sectors()) if len(values) > 1})
+                    inode.poisoned = False
+
     # The methods of Storage
 
     def open(self, path: str, flags: int, mode: int = 0o666) -> int:
@@ -299,6 +313,8 @@ class ModelStorage(Storage):
             file.content.extend(bytes(max(0, offset - len(file.content))))
             file.content[offset : offset + len(data)] = data
             file.changed()
+            for sector in range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1):
+                file.dropped.pop(sector, None)
         return len(data)
 
     def sync(self, fd: int) -> None:
@@ -867,6 +883,24 @@ class NoFileSync(Passing):
 
     def call(self, name: str, *arguments: Any) -> Any:
         return None if name in SYNCS and self.is_file(arguments[0]) else super().call(name, *arguments)
+
+
+class NoTemporarySync(Passing):
+    """The syncs of new files are taken out, those of files that are appended to are not."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.temporary: set[int] = set()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name in SYNCS and arguments[0] in self.temporary:
+            return None
+        result = super().call(name, *arguments)
+        if name == "open" and is_temporary(os.path.basename(arguments[0])):
+            self.temporary.add(result)
+        elif name == "close":
+            self.temporary.discard(arguments[0])
+        return result
 
 
 class NoDirectorySync(Passing):

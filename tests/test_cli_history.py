@@ -161,6 +161,7 @@ def test_series_as_a_table(run: Run, folder: Path, tmp_path: Path) -> None:
     ]
     written = run("series", folder, "loss", "late", "note", "rows.-1.id", "early", "--csv", tmp_path / "t.csv")
     assert written.lines == [f"written  {tmp_path / 't.csv'}"]
+    assert rows_of(run("series", folder, "late", "note", "--csv", "-").out)[1] == ["0", "", '"n0"']
     assert (tmp_path / "t.csv").read_bytes() == ran.out
 
 

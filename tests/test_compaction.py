@@ -381,9 +381,9 @@ def test_without_syncs() -> None:
         messages = grown(journal, 40)
         journal.tombstone([(0, 30)], sync=False)
         model.sync_everything()
-        before = [path for path in [*model.states()]]
+        assert len([*model.states()]) == 1
         assert compact(journal, fsync=False) is not None
-        assert len([*model.states(most=20)]) > len(before)
+        assert len([*model.states(most=20)]) > 1
         journal.sync()
         assert [state.files["disk", "runs", "checkpoint.fastckpt"][2] for state in model.states()] == [model.content(RUN)]
         assert journal.read(journal.state()) == messages[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import linecache
 import math
 import os
 import random
@@ -71,12 +72,13 @@ def live(storage: Storage, path: str = RUN) -> Contents:
 
 
 def long_ago(*, sparse: bool) -> State:
-    """A run of 14 steps in three generations, durable: of the older ones most steps are retired, all but every fourth or all."""
+    """A durable run of three generations of five steps: the first two are retired, all of them or (`sparse`) all but two of the first."""
     model = ModelStorage(folders=["/disk"])
     with closing(Journal(RUN, storage=model, chunk=64)) as journal:
         for step in range(14):
             journal.append(message_of(step), step=step, base=step % 5 == 0)
-        journal.tombstone([(step, step) for step in range(9) if step % 4 or not sparse])
+            if step == 9:
+                journal.tombstone([(gone, gone) for gone in range(10) if not sparse or gone not in (0, 4)])
     model.sync_everything()
     return next(model.states())
 
@@ -97,7 +99,7 @@ class Running:
         self.append(15)
         # As after a failed sync: what is in the file was not, or not for certain, written to the medium.
         self.journal._poisoned = poisoned
-        self.calls = 0
+        self.calls, self.appending = 0, False
 
     def acknowledge(self, step: int) -> None:
         self.current = [*self.current, (step, message_of(step))]
@@ -105,7 +107,9 @@ class Running:
 
     def append(self, step: int) -> None:
         self.possible = [self.current, [*self.current, (step, message_of(step))]]
+        self.appending = True
         self.journal.append(message_of(step), step=step)
+        self.appending = False
         self.acknowledge(step)
 
     def meanwhile(self) -> bool:
@@ -183,8 +187,9 @@ def check_crashes(*, sparse: bool, product: Product = unchanged, **options: Any)
     raise AssertionError
 
 
+@pytest.mark.parametrize("product", [unchanged])
 @pytest.mark.parametrize("sparse", [False, True], ids=["verbatim", "anew"])
-def test_a7_crash_while_compacting(sparse: bool, product: Product = unchanged) -> None:
+def test_a7_crash_while_compacting(sparse: bool, product: Product) -> None:
     """FAULTS A7: a crash at any call of a compaction, appends in the midst of it: the old file or the new one, whole, and every live step."""
     assert check_crashes(sparse=sparse, appends=3, product=product) > 100
 
@@ -194,26 +199,26 @@ def test_a7_crash_while_a_poisoned_file_is_compacted() -> None:
     assert check_crashes(sparse=True, appends=0, poisoned=True) > 60
 
 
-def test_a7_whose_directory_is_not_synced() -> None:
+@pytest.mark.parametrize("sparse", [False, True], ids=["verbatim", "anew"])
+def test_a7_whose_directory_is_not_synced(sparse: bool) -> None:
     """FAULTS A7, B7: the sync of the directory fails: a DurabilityError, the new file in place; the next append publishes it anew."""
-    for sparse in (False, True):
-        running, faulty = faulted(long_ago(sparse=sparse), kind="sync", on=lambda fd: stat.S_ISDIR(running.model.stat(fd).st_mode))
-        before = running.model.content(RUN) or b""
-        with pytest.raises(DurabilityError):
-            running.compact()
-        inode = running.model.stat(RUN).st_ino
-        assert len(running.model.content(RUN) or b"") < len(before)
-        require_after_crash(running.model, running.possible, faulty.trace(), set())
-        running.append(30)
-        assert running.model.stat(RUN).st_ino != inode
-        require_after_crash(running.model, [running.current], faulty.trace(), set())
-        running.journal.close()
+    running, faulty = faulted(long_ago(sparse=sparse), kind="sync", on=lambda fd: stat.S_ISDIR(running.model.stat(fd).st_mode))
+    before = running.model.content(RUN) or b""
+    with pytest.raises(DurabilityError):
+        running.compact()
+    inode = running.model.stat(RUN).st_ino
+    assert len(running.model.content(RUN) or b"") < len(before)
+    require_after_crash(running.model, running.possible, faulty.trace(), set())
+    running.append(30)
+    assert running.model.stat(RUN).st_ino != inode
+    require_after_crash(running.model, [running.current], faulty.trace(), set())
+    running.journal.close()
 
 
-def test_what_is_compacted_goes_on(product: Product = unchanged) -> None:
+def test_what_is_compacted_goes_on() -> None:
     """FAULTS A7: what is appended during and after a compaction is there, a difference from what was compacted, and reads back right."""
     for sparse in (False, True):
-        running = Running(long_ago(sparse=sparse), product, appends=3)
+        running = Running(long_ago(sparse=sparse), unchanged, appends=3)
         assert running.compact() is not None
         require(running.model, [running.current], "after the compaction")
         done = running.journal.append(message_of(30), step=30)
@@ -271,7 +276,7 @@ def test_b_every_call_fails(sparse: bool, times: float, code: int, count: int | 
         told = f"call {nth} fails, {faulty.hit[:2]}, {outcome}\n{faulty.trace()}"
         require(model, running.possible, told)
         assert outcome == "done" or faulty.hit, told
-        require_after_crash(model, running.possible, told, set(), most=15)
+        require_after_crash(model, running.possible, told, set(), most=8)
         assert "unlink" in faulty.hit or not temporaries(model), told
         assert not faulty.synced_again, told
         faulty.times = 0
@@ -280,11 +285,11 @@ def test_b_every_call_fails(sparse: bool, times: float, code: int, count: int | 
             running.current = live_of(journal)  # without an append that failed, or with it if it is in place
             running.append(30)
             require(model, [running.current], f"{told}\nand the next append")
-            journal.tombstone([(9, 9)])
-            running.current = [one for one in running.current if one[0] != 9]
+            journal.tombstone([(10, 12)])
+            running.current = [one for one in running.current if not 10 <= one[0] <= 12]
             compact(journal)
             require(model, [running.current], f"{told}\nand the next compaction")
-            require_after_crash(model, [running.current], told, set(), most=15)
+            require_after_crash(model, [running.current], told, set(), most=3)
             journal.close()
         assert not model.descriptors, f"left open: {model.descriptors}\n{told}"
         if not faulty.hit:
@@ -302,7 +307,7 @@ def test_b_a_failed_compaction_costs_the_next_append_nothing() -> None:
             running.compact()
         assert caught.value.errno == errno.ENOSPC
         faulty.calls.clear()
-        done = running.journal.append(message_of(30), step=30)
+        done = running.journal.append(message_of(16), step=16)
         assert (done.base, done.flushes) == (False, 1)
         assert [name for name, _ in faulty.calls if name in ("write", *SYNCS, "replace")] == ["write", "sync_data"]
 
@@ -338,18 +343,14 @@ def test_the_new_file_is_synced_as_it_is_written() -> None:
 
 def test_c3_interrupted_at_any_line() -> None:
     """FAULTS C3: KeyboardInterrupt at any line of a compaction: old or new, no temporary; the next append and the next compaction work."""
-    before = long_ago(sparse=True)
-    total = interrupted(Running(before, unchanged), 10**9)
-    assert total > 1500
-    points = [*range(1, total, 9), *range(total - 250, total)]  # the end, where the file is replaced, line by line
-    happened = 0
-    for at in points:
-        running = Running(before, unchanged)
-        told = f"interrupted at line {at} of {total}"
-        happened += interrupted(running, at) < 0
+    before, seen = long_ago(sparse=True), set[tuple[str, int]]()
+    while True:
+        running = Running(before, unchanged, appends=3)
+        if not interrupted(running, seen):
+            break
+        told = f"interrupted at line {len(seen)}"
         assert not temporaries(running.model), told
         require(running.model, running.possible, told)
-        running.current = live_of(running.journal)
         running.append(30)
         require(running.model, [running.current], f"{told}, and an append")
         assert [*running.journal.verify()] == []
@@ -357,58 +358,67 @@ def test_c3_interrupted_at_any_line() -> None:
         running.append(31)
         require(running.model, [running.current], f"{told}, and a compaction")
         running.journal.close()
-        assert not running.model.descriptors, told
-    assert happened > 0.9 * len(points)
+        assert len(running.model.descriptors) <= 1, told  # one that was just about to be closed
+    assert len(seen) > 150
 
 
-def interrupted(running: Running, at: int) -> int:
-    """Compact, and interrupt that at the at-th line; how many lines there were, -1 if it was."""
-    lines = 0
+def interrupted(running: Running, seen: set[tuple[str, int]]) -> bool:
+    """Compact, interrupted at the first line that was not interrupted yet; False when there is none."""
 
     def trace(frame: Any, event: str, _: Any) -> Any:
-        nonlocal lines
-        name = frame.f_code.co_filename
-        if "fastckpt" not in name or frame.f_code.co_name == "__del__":
+        place = (frame.f_code.co_filename, frame.f_lineno)
+        if os.path.basename(place[0]) not in ("journal.py", "compaction.py", "storage.py") or frame.f_code.co_name == "__del__" or running.appending:
             return None
-        if event == "line":
-            lines += 1
-            if lines == at:
-                raise KeyboardInterrupt
+        # Leaving a `with` traces its line once more before __exit__ is called, where no real interrupt can come.
+        if event == "line" and place not in seen and not linecache.getline(*place).lstrip().startswith("with "):
+            seen.add(place)
+            raise KeyboardInterrupt
         return trace
 
     sys.settrace(trace)
     try:
         running.compact()
     except KeyboardInterrupt:
-        return -1
+        return True
     finally:
         sys.settrace(None)
-    return lines
+    return False
+
+
+class Handler:
+    """A signal handler that appends, called just before the n-th call of a compaction."""
+
+    def __init__(self, nth: int) -> None:
+        self.errors: list[StorageError] = []
+        self.running = Running(long_ago(sparse=True), self.between, appends=0)
+        self.storage.left = nth
+
+    def between(self, model: Storage) -> Storage:
+        self.storage = BeforeCall(model, self.append, 10**9)
+        return self.storage
+
+    def append(self) -> None:
+        try:
+            self.running.append(30)
+        except StorageError as error:
+            self.errors.append(error)
 
 
 def test_an_append_of_a_signal_handler_is_refused() -> None:
     """A handler that appends while this very thread replaces the file is refused, and nothing acknowledged is lost; before that it appends."""
     refused = 0
     for nth in itertools.count(1):
-        errors: list[StorageError] = []
-
-        def handler(errors: list[StorageError] = errors) -> None:
-            try:
-                running.append(30)
-            except StorageError as error:
-                errors.append(error)
-
-        stands = BeforeCall(long_ago(sparse=True).boot(), handler, 10**9)
-        running = Running(long_ago(sparse=True), lambda model, stands=stands: stands.__init__(model, handler, 10**9) or stands, appends=0)
-        stands.left = nth
+        handler = Handler(nth)
+        running = handler.running
         assert running.compact() is not None
-        require(running.model, [running.current], f"call {nth}, {errors}")
+        handler.storage.left = 10**9
+        require(running.model, [running.current], f"call {nth}, {handler.errors}")
         running.append(31)
-        require(running.model, [running.current], f"call {nth}, {errors}, and an append")
-        refused += len(errors)
-        assert all("handler" in str(error) for error in errors)
+        require(running.model, [running.current], f"call {nth}, {handler.errors}, and an append")
+        refused += len(handler.errors)
+        assert all("handler" in str(error) for error in handler.errors)
         running.journal.close()
-        if not stands.happened:
+        if not handler.storage.happened:
             break
     assert refused >= 5
 
@@ -494,7 +504,7 @@ def test_c1_killed_while_it_compacts(tmp_path: Path) -> None:
         newest = require_kept(path, max(acknowledged, newest), f"kill {n}")
         inodes.add(path.stat().st_ino)
     assert newest > 200
-    assert len(inodes) > 5, "hardly a compaction came to its end"
+    assert len(inodes) > 2, "hardly a compaction came to its end"
     Journal(path).close()
     assert everything_in(path.parent) == ["checkpoint.fastckpt", "checkpoint.fastckpt.lock"]
 
@@ -546,9 +556,9 @@ def drained(pipe: int) -> None:
 def test_d4_forked_while_it_compacts(tmp_path: Path) -> None:
     """FAULTS D4, D5: a child forked in the middle of a compaction does not hang: its use raises, its own run works; the parent's goes on."""
     path = path_in(tmp_path)
-    journal = Journal(path)
+    journal = Journal(path, chunk=64)
     for step in range(60):
-        journal.append(message_of(step), step=step, base=step % 10 == 0)
+        journal.append(message_of(step, 3000), step=step, base=step % 10 == 0)
     journal.tombstone([(0, 40)])
     inside, go_on = threading.Event(), threading.Event()
     done: list[Any] = []
@@ -569,7 +579,7 @@ def test_d4_forked_while_it_compacts(tmp_path: Path) -> None:
             with pytest.raises(StorageError, match="fork"):
                 call()
         assert journal.newest is not None
-        assert [journal.read(entry) for entry in journal.live()] == [message_of(step) for step in range(59, 40, -1)]
+        assert [journal.read(entry) for entry in journal.live()] == [message_of(step, 3000) for step in range(59, 40, -1)]
         journal.close()
         with closing(Journal(path.with_name("other.fastckpt"), storage=DISK)) as own:
             own.append(b"mine", step=0)
@@ -579,6 +589,6 @@ def test_d4_forked_while_it_compacts(tmp_path: Path) -> None:
     thread.join()
     journal._storage = DISK
     assert done[0] is not None
-    assert not journal.append(message_of(60), step=60).base
+    assert not journal.append(message_of(60, 3000), step=60).base
     journal.close()
     assert [step for step, _ in live(DISK, str(path))] == [*range(41, 61)]

@@ -25,6 +25,7 @@ from unittest import mock
 import forge
 import msgspec
 import pytest
+import test_compaction_crash
 import test_crash
 import test_io_errors
 import test_journal_crash
@@ -42,6 +43,7 @@ from faults import (
     NoFileSync,
     NoParentSync,
     NoSyncError,
+    NoTemporarySync,
     ReplaceFirst,
     ShortWriteIgnored,
     Subject,
@@ -55,9 +57,9 @@ from faults import (
 from support import assert_same
 
 import fastckpt
-from fastckpt import container
+from fastckpt import compaction, container
 from fastckpt.errors import CheckpointError, LockedError
-from fastckpt.journal import Journal
+from fastckpt.journal import Journal, Stream
 from fastckpt.reader import Damage, Entry, Reader
 from fastckpt.storage import Storage, explained
 
@@ -392,6 +394,41 @@ RUN_MUTANTS: list[tuple[str, Callable[[], Any], Callable[[], object]]] = [
 @pytest.mark.parametrize(("mutant", "test"), [pair[1:] for pair in RUN_MUTANTS], ids=[pair[0].replace(" ", "-") for pair in RUN_MUTANTS])
 def test_mutant_of_the_journal_is_killed(mutant: Callable[[], Any], test: Callable[[], object]) -> None:
     """FAULTS A6: the test (it stands in its own module, and passes there) finds a step lost, a wrong one, or a crash and damage confused."""
+    with mutant(), pytest.raises(Lost):
+        test()
+
+
+# Mutants of a compaction
+
+
+def in_crashes(product: Callable[[Storage], Storage], *, sparse: bool = False) -> Callable[[], object]:
+    return partial(test_compaction_crash.test_a7_crash_while_compacting, sparse=sparse, product=product)
+
+
+COMPACTION_MUTANTS: list[tuple[str, Callable[[], Any], Callable[[], object]]] = [
+    ("no sync of the new file", contextlib.nullcontext, in_crashes(NoTemporarySync)),
+    ("no sync of the new file, packed anew", contextlib.nullcontext, in_crashes(NoTemporarySync, sparse=True)),
+    ("no sync of the directory", contextlib.nullcontext, in_crashes(NoDirectorySync)),
+    ("replaced, and synced only then", contextlib.nullcontext, in_crashes(SyncAfterReplace)),
+    (
+        "what is appended meanwhile is not copied",
+        patched(Journal, "_appended", lambda *a: iter(())),
+        test_compaction_crash.test_what_is_compacted_goes_on,
+    ),
+    ("streams go on at the old places", patched(Stream, "moved", lambda self, where: self), test_compaction_crash.test_what_is_compacted_goes_on),
+    (
+        "dead states copied without what retired them",
+        patched(compaction, "_all_live", lambda stretch: any(record.live for record in stretch)),
+        test_compaction_crash.test_what_is_compacted_goes_on,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test"), [pair[1:] for pair in COMPACTION_MUTANTS], ids=[pair[0].replace(" ", "-") for pair in COMPACTION_MUTANTS]
+)
+def test_mutant_of_a_compaction_is_killed(mutant: Callable[[], Any], test: Callable[[], object]) -> None:
+    """FAULTS A6: the test (it stands in its own module, and passes there) finds a step lost, back from the dead, or unreadable."""
     with mutant(), pytest.raises(Lost):
         test()
 
