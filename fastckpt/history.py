@@ -243,5 +243,3 @@ class History(Generic[T]):
                 yield step, entries[step]
             elif not ranged:  # a range is from here to there, whatever there is of it
                 self._timeline.find(step)  # raises
-
-
