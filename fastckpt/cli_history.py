@@ -42,7 +42,7 @@ def diff(
         old: str | int = path
         new: str | int = second
     else:
-        with History(run_file(path)) as history:
+        with History(run_file(path), first_step=0) as history:
             old, new = _two_steps(history, second, third)
             found = history.diff(old, new)
     counts = Counter(_kind(change) for change in found)
@@ -62,9 +62,9 @@ def _two_steps(history: History[Any], first: str, second: str) -> tuple[int, int
     steps = history.all_steps()
     if not steps:
         raise NotFoundError(history.path, fact="the run has no step yet", remedy="save one first")
-    new = int(second) if second else steps[-1]
+    new = _number(second) if second else steps[-1]
     if first:
-        return int(first), new
+        return _number(first), new
     if len(steps) < 2:
         raise NotFoundError(history.path, fact=f"step {new} is the only one, so there is none to compare it with", remedy="give a second file")
     return steps[-2], new
@@ -134,7 +134,7 @@ def series(
     first, last = _bounds(steps)
     for target, start in ((csv, b"step,"), (picture, b"<?xml")):
         _check_target(target, start)
-    with History(run_file(path)) as history:
+    with History(run_file(path), first_step=0) as history:
         chosen = [step for step in history.all_steps() if first <= step and (last is None or step <= last)][::stride]
         if steps and not chosen:
             raise NotFoundError(history.path, fact=f"the run has no step in {steps}", remedy="`fastckpt log` lists its steps")
@@ -164,12 +164,19 @@ def series(
     _say_left_out(curves)
 
 
+def _number(text: str) -> int:
+    """A step, which is known to be digits."""
+    if len(text) > 19:  # more than a step has, and perhaps than Python converts
+        raise typer.BadParameter(f"a step is a number below 2**63, got {abridged(text)}")
+    return int(text)
+
+
 def _bounds(text: str) -> tuple[int, int | None]:
     """The first and the last step of `A:B`."""
     first, colon, last = text.partition(":")
     if text and (not colon or not (first or "0").isdecimal() or not (last or "0").isdecimal()):
         raise typer.BadParameter(f"expected A:B, two steps of which either may be left out, got {text!r}", param_hint="--steps")
-    return int(first or 0), int(last) if last else None
+    return _number(first or "0"), _number(last) if last else None
 
 
 def _prints(text: str) -> bool:

@@ -18,12 +18,13 @@ from .codec import unpack_meta
 from .compaction import Compaction
 from .console import File, Json, columns_of, complain, console_of, emit, plural, print_columns, ranges, run_file, say, size_text, write_out
 from .container import FILE_HEADER_SIZE
-from .errors import CorruptError
+from .errors import CorruptError, NotFoundError
 from .manager import CheckpointManager
 from .reader import Entry, Reader
 from .repair import marked
 from .repair import repair as mend
-from .retention import Plan
+from .retention import Plan, Retention
+from .storage import exists
 from .twin import to_json
 
 __all__ = ["compact", "log", "repair"]
@@ -69,6 +70,8 @@ def log(
 _MEND = "`fastckpt repair` keeps what is readable"
 # Steps that `--follow` begins with, and how often it looks, in seconds: a look costs one `stat` when nothing was saved.
 _SHOWN, _PERIOD = 10, 0.2
+# A line that is printed at once can only tell of the save before.
+_BEFORE = "blocked ms before"
 
 
 def _follow(path: str, shown: int, every: bool, as_json: bool) -> None:
@@ -84,7 +87,10 @@ def _follow(path: str, shown: int, every: bool, as_json: bool) -> None:
                     for record in records:
                         write_out(to_json(record, indent=None) + b"\n")
                 elif records:
-                    print_columns([_row(record, None) for record in records], every=True, header=header)
+                    rows = [_row(record, record["previous_blocked_seconds"]) for record in records]
+                    print_columns(
+                        [{_BEFORE if name == "blocked ms" else name: text for name, text in row.items()} for row in rows], every=True, header=header
+                    )
                     header = False
     except KeyboardInterrupt:
         return  # how it is meant to end
@@ -92,9 +98,11 @@ def _follow(path: str, shown: int, every: bool, as_json: bool) -> None:
 
 def _arriving(reader: Reader, shown: int, every: bool) -> Iterator[list[dict[str, Any]]]:
     """The last records, oldest first, then, as they come, those that are new; an empty list for each look that found nothing."""
-    newest = 0
+    newest, file = 0, b""
     while True:
         found: list[dict[str, Any]] = []
+        if reader.newest is not None and reader.newest.header.file != file:
+            newest, file = 0, reader.newest.header.file  # another run in its place
         for entry, live in marked(reader):
             if entry.sequence <= newest or (not newest and len(found) == shown):
                 break
@@ -227,7 +235,13 @@ def compact(
     mode: Literal["max", "min"] = "max" if best_mode == "max" else "min"
     if max_to_keep is None and (keep_period or keep_time_interval or best):
         raise typer.BadParameter("is what the other options keep steps besides", param_hint="--max-to-keep")
+    try:
+        Retention(keep_time_interval=keep_time_interval)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--keep-time-interval") from error
     path = run_file(path)
+    if not exists(path):  # a manager would begin a run
+        raise NotFoundError(path, operation="open")
     with CheckpointManager(
         path, read_only=dry_run, max_to_keep=max_to_keep, keep_period=keep_period, keep_time_interval=keep_time_interval, best_fn=best,
         best_mode=mode, max_file_bytes=None, first_step=0,
@@ -235,7 +249,8 @@ def compact(
         plan = manager.plan()
         done = None if dry_run else manager.compact()
     if as_json:
-        reasons = [{"step": step, "keep": step in set(plan.keep), "reasons": why} for step, why in sorted(plan.reasons.items())]
+        keep = set(plan.keep)
+        reasons = [{"step": step, "keep": step in keep, "reasons": why} for step, why in sorted(plan.reasons.items())]
         emit({"path": path, "dry_run": dry_run, "steps": reasons, "compaction": None if done is None else done._asdict()})
         return
     if dry_run:

@@ -54,6 +54,13 @@ class Encoded(NamedTuple):
 _ENCODER = msgspec.msgpack.Encoder()
 
 
+def _encoded(obj: Any) -> bytearray:
+    # Not `encode`: where memory ends while the bytes that it makes grow, msgspec crashes; a bytearray raises MemoryError.
+    message = bytearray()
+    _ENCODER.encode_into(obj, message)
+    return message
+
+
 class Codec:
     """Encodes and decodes states of one type.
 
@@ -69,7 +76,7 @@ class Codec:
     def __init__(self, type: Any = Any, *, compact: bool = False) -> None:
         self.type = type
         self.type_name, self.schema = describe(type)
-        self._encode: Callable[[Any], bytes | bytearray] = self._encode_compact if compact else _ENCODER.encode
+        self._encode: Callable[[Any], bytes | bytearray] = self._encode_compact if compact else _encoded
         self._room = self._length = 0  # of the next message, as far as it can be told, and of the last one
         self._decoder = msgspec.msgpack.Decoder(type)
         self._places: Places | None = {}

@@ -25,7 +25,7 @@ from .errors import CorruptError
 from .journal import RECORDS_PER_BASE, Entry, Journal, Stream
 from .reader import OpenFile, Reader, Retired
 
-__all__ = ["Compaction", "compact", "estimate"]
+__all__ = ["Compaction", "compact", "estimate", "prove"]
 
 # How often a compaction looks again when streams that it wants to cut off go on while it looks.
 _LOOKS = 4
@@ -46,15 +46,26 @@ class Compaction(NamedTuple):
     blocked_seconds: float
 
 
-def estimate(reader: Reader) -> int:
-    """About how many bytes `compact` would leave, from the headers alone; what there is when it would drop nothing.
+def estimate(reader: Reader, *, cancelled: Callable[[], bool] = lambda: False) -> int:
+    """About how many bytes `compact` would leave, from the headers alone; what there is when it would drop nothing, or is `cancelled`.
 
     Raises `CorruptError` for a file that `compact` refuses, `StorageError`.
     """
     newest = reader.newest
     if newest is None or reader.single:
         return reader.size
-    return _plan(reader, newest, lambda: False).size
+    try:
+        return _plan(reader, newest, cancelled).size
+    except _Cancelled:
+        return reader.size
+
+
+def prove(journal: Journal) -> None:
+    """Read every record of a file, and compare its checksums. Raises `CorruptError`, also for bytes that are no record; `StorageError`."""
+    newest = journal.settled()
+    if newest is not None and newest.file is not None:
+        for _ in journal.records(newest.file, FILE_HEADER_SIZE, newest.offset + newest.length):
+            pass
 
 
 def compact(journal: Journal, *, cancelled: Callable[[], bool] = lambda: False, fsync: bool = True) -> Compaction | None:

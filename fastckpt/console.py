@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .history import NAME
-from .storage import exists
+from .storage import exists, is_folder
 from .twin import to_json
 
 __all__ = [
@@ -32,7 +32,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, and n
 File = Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint, or the directory of a run.")]
 
 # Columns that are aligned at their right.
-_FIGURES = ("step", "record", "message", "in file", "blocked ms")
+_FIGURES = ("step", "record", "message", "in file", "blocked ms", "blocked ms before")
 # What would end a line, move the cursor, turn the reading order or cannot be encoded; names of files may hold it.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -51,7 +51,7 @@ def console_of(stream: TextIO) -> Console:
 def run_file(path: str) -> str:
     """The file of the run in a directory; a file is its own."""
     inside = os.path.join(path, NAME)
-    return inside if exists(inside) else path
+    return inside if exists(inside) or is_folder(path) else path
 
 
 def say(text: str, style: str = "") -> None:

@@ -248,7 +248,10 @@ def pack_record(header: RecordHeader, table: Table, chunks: bytes | bytearray, *
     Raises `LimitError` when the header with its metadata exceeds `MAX_HEADER`.
     """
     # Compression releases the GIL, and zstd's own checksum and content size make `zstd -t` a real check.
-    frame = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(chunks)
+    try:
+        frame = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(chunks)
+    except zstandard.ZstdError as error:  # the one reason for which bytes cannot be compressed
+        raise MemoryError(f"no memory to compress {len(chunks)} bytes ({error})") from error
     payload = msgspec.msgpack.encode(table)
     table_frame = _PREFIX.pack(_SKIPPABLE, 4 + len(payload), _TABLE) + payload
     header = msgspec.structs.replace(
@@ -271,7 +274,12 @@ def _assemble(header: RecordHeader, table_frame: bytes, frame: bytes) -> Record:
     payload = msgspec.msgpack.encode(header)
     head = _PREFIX.pack(_SKIPPABLE, 4 + len(payload) + 8, _RECORD) + payload
     if len(head) + 8 > MAX_HEADER:
-        raise LimitError("the record header with its metadata is too large", limit=MAX_HEADER, got=len(head) + 8, remedy="keep `meta` small")
+        raise LimitError(
+            "the record header with its metadata is too large",
+            limit=MAX_HEADER,
+            got=len(head) + 8,
+            remedy="keep metadata, metrics and the configuration small",
+        )
     check = _checksum(head)
     length = len(head) + 8 + len(table_frame) + len(frame) + TRAILER_SIZE
     tail = _TRAILER_LAYOUT.pack(_SKIPPABLE, TRAILER_SIZE - 8, _TRAILER, length, check, b"", b"")[:28]
@@ -429,7 +437,11 @@ def unpack_content(frame: bytes, header: RecordHeader, table: Table, *, path: st
         if parameters.window_size > _MAX_WINDOW:
             raise LimitError("a zstd window beyond what a reader must accept", limit=_MAX_WINDOW, got=parameters.window_size, path=path)
         content = zstandard.ZstdDecompressor().decompress(frame, max_output_size=max(expected, 1), allow_extra_data=False)
+    except MemoryError as error:
+        raise LimitError("no memory to decompress it", limit=expected, path=path) from error
     except zstandard.ZstdError as error:
+        if "Allocation error" in str(error):  # zstd's text: its bindings have no code
+            raise LimitError("no memory to decompress it", limit=expected, path=path) from error
         raise CorruptError(f"the frame does not decompress ({error})", path=path, offset=offset) from error
     if len(content) != expected:
         raise CorruptError(

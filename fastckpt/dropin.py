@@ -424,7 +424,7 @@ class StepCheckpointer:
     def __init__(self, workspace_dir: PathType, *, storage: Storage = DISK) -> None:
         self._workspace, self._storage = workspace_dir, storage
         # No check by decoding: the walk over exact types has looked at every value already.
-        self.manager: CheckpointManager[Any] = CheckpointManager(_paths(workspace_dir)[0], round_trip="never", storage=storage)
+        self.manager: CheckpointManager[Any] = CheckpointManager(_paths(workspace_dir)[0], round_trip="never", max_file_bytes=None, storage=storage)
 
     def write(
         self, *, state: Any, epoch: int, step_completed: int, phase: str, global_step: int, total_steps: int, version_snapshot: dict[str, str],

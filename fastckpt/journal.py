@@ -206,12 +206,14 @@ class Journal(Reader):
         schema_version: int = 1,
         blocked: int = 0,
         written: int | None = None,
+        vet: Callable[[bool], object] = bool,
         base: bool = False,
         sync: bool = True,
     ) -> Appended:
         """Append a state; with `sync` it is durable when this returns. `retires` are steps of the stream that are live no longer.
         `written` is the time that the record says (nanoseconds since 1970), now if not given; `blocked`, in microseconds, what the
-        save before it took of its caller.
+        save before it took of its caller. `vet` is called with whether the record will be a base; what it raises comes through, and
+        nothing is written then.
 
         A failed append leaves the file as it was, and the next one works once its cause is gone: what a failed sync left unknown is
         never synced again, but copied, record by record and verified, into a new file. Damage at the end is copied aside first.
@@ -247,16 +249,17 @@ class Journal(Reader):
                 writer=container.VERSION,
             )
             try:
-                return self._append(message, header, base, sync)
+                return self._append(message, header, base, sync, vet)
             except _Unreadable:
-                return self._append(message, msgspec.structs.replace(header, sequence=self._next_sequence()), True, sync)
+                return self._append(message, msgspec.structs.replace(header, sequence=self._next_sequence()), True, sync, vet)
 
-    def _append(self, message: bytes | bytearray, header: RecordHeader, base: bool, sync: bool) -> Appended:
+    def _append(self, message: bytes | bytearray, header: RecordHeader, base: bool, sync: bool, vet: Callable[[bool], object] = bool) -> Appended:
         state = self._streams.setdefault(header.stream, Stream())
         offset = self._end if self.newest is not None else FILE_HEADER_SIZE
         # A new file begins with a base; so does what is appended first after opening, for the old chunks may be damaged.
         base = base or self.newest is None
         change, record = state.pack(message, header, offset, base=base, unsynced=self._unsynced(), chunk=self._chunk, level=self._level)
+        vet(record.header.base)
         flushes = self._write(record, sync)
         # Only now is the record what the next one may refer to.
         state.appended(change, offset, record)
@@ -520,7 +523,15 @@ class Journal(Reader):
             raise
         self._size = end
         if sync:
-            self._sync_data()
+            try:
+                self._sync_data()
+            except StorageError:
+                # Readable from memory, and not on the disk: the next process would take it for a step, and its own sync would answer
+                # with success. Nothing is synced: the file stays poisoned.
+                with suppress(OSError):
+                    self._storage.truncate(self._file.fd, self._end)
+                    self._size = self._end
+                raise
         self.newest = Entry(record.header.sequence, self._end, record.size, record.header, record.header_checksum, self._file)
         self._end = end
         self._synced = self._end if sync else self._synced

@@ -18,7 +18,7 @@ import msgspec
 
 from .check import Checker
 from .codec import Codec, Encoded, pack_meta
-from .compaction import Compaction
+from .compaction import Compaction, prove
 from .container import Source
 from .delta import CHUNK
 from .errors import (
@@ -36,7 +36,7 @@ from .preempt import OnSignal, SignalGuard
 from .resume import Fingerprint
 from .retention import Plan, Retention, StepFacts
 from .storage import DISK, Storage
-from .tree import ABSENT
+from .tree import ABSENT, abridged
 from .upgrades import Loader, Unknown, Upgrade
 from .upkeep import MAX_FILE_BYTES, Upkeep, stretches
 from .writer import Writer
@@ -136,7 +136,7 @@ class CheckpointManager(History[T]):
     `upgrades` (from each version a function to the next, on plain data) bring older states up to today's type; fields that were saved and that
     the type does not have are refused, or with `unknown="warn"` dropped with a warning.
 
-    **Told to end**: with `save_on_signal` SIGTERM finishes what is being saved and closes the run before it takes its course; a function, or
+    **Told to end**: with `save_on_signal` SIGTERM finishes what is being saved before it takes its course; a function, or
     `OnSignal(function, signals)`, gives a step and its state to save first.
 
     Raises `ValueError` for options that make no sense, `SchemaError` (a type that cannot come back), `LockedError`, `NotACheckpointError`,
@@ -182,8 +182,12 @@ class CheckpointManager(History[T]):
             if value not in allowed:
                 raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {value!r}")
         for option, number in (("save_interval_steps", save_interval_steps), ("save_interval_seconds", save_interval_seconds)):
-            if number is not None and not number > 0:
+            if number is not None and (isinstance(number, bool) or not number > 0):
                 raise ValueError(f"{option} is above 0, got {number!r}")
+        if save_interval_steps is not None and int(save_interval_steps) != save_interval_steps:
+            raise ValueError(f"save_interval_steps is a whole number, got {save_interval_steps!r}")
+        if fingerprint is not None and not isinstance(fingerprint, Fingerprint):
+            raise TypeError(f"fingerprint is a Fingerprint(config, structural, decision), got {abridged(fingerprint)}")
         policy = Retention(
             max_to_keep=max_to_keep, keep_period=keep_period, keep_time_interval=keep_time_interval, best_fn=best_fn, best_mode=best_mode
         )
@@ -202,6 +206,7 @@ class CheckpointManager(History[T]):
         self._saver: int | None = None  # the thread that is inside a save, while that is locked
         self._stats, self._last_stats = SaveStats(), SaveStats()
         self._checker = Checker(self._codec, round_trip)
+        self._readable: int | None = None  # the newest step that was compared, or read back at least
         self._unchecked: Encoded | None = None  # the last save, if nothing looked at it yet; the journal holds its message as well
         journal = Journal(file_of(directory, name), read_only=read_only, lock=lock, chunk=chunk, level=level, storage=storage)
         self.read_only = read_only
@@ -247,6 +252,7 @@ class CheckpointManager(History[T]):
         step = step_number(step)
         with self._writing():
             self._surface()
+            self._upkeep.surface()
             newest = self._timeline.head()
             retires = ((step, None),) if force else ()
             if newest is not None and step <= newest and not force:
@@ -307,44 +313,61 @@ class CheckpointManager(History[T]):
     def _append(self, save: _Save, state: Any, *, due: bool = True) -> None:
         """Put a save into the file, compared with the live state before if it is `due` and there is one.
 
-        In the background that may have changed since, which shows; a base without one is at least read back.
+        So is every base, and a save that retires the last step that is known to be readable. In the background the live state may have
+        changed since, which shows; then, and where there is none, the save is read back at least.
         """
         where = "caller" if self._writer is None else "writer"
-        checked, began, checking = save.checked, time.perf_counter(), save.checked_seconds
+        checked, readable, checking = save.checked, save.checked, save.checked_seconds
+
+        def check() -> None:
+            nonlocal checked, readable, checking
+            began = time.perf_counter()
+            if state is not _MISSING:
+                checked = self._checker.compare(state, save.encoded, where)
+            if not checked:
+                self._checker.read_back(save.encoded, where)
+            readable = True
+            checking += time.perf_counter() - began
+
+        def vet(base: bool) -> None:
+            if base and not readable and self._round_trip != "never":
+                check()
+
         if due and not checked and state is not _MISSING:
-            checked = self._checker.compare(state, save.encoded, where)
-        appending = time.perf_counter()
+            check()
         written, overrides = time.time_ns(), self._overrides
         retires = save.retires or self._timeline.retired_by(save.step)
         if retires:
             self._upkeep.forget()
-        retires = (*retires, *self._dropped(save, written))
-        meta = {**(save.meta or {}), "resume_overrides": overrides} if overrides else save.meta
         # From here to the acknowledgement, whatever interrupts it: what the file holds beyond the last one is not shown.
         self._timeline.unsure = True
         try:
+            dropped = self._upkeep.retired_by(StepFacts(save.step, written, save.metrics))
+            if self._readable in dropped and not readable and self._round_trip != "never":
+                check()
+            meta = {**(save.meta or {}), "resume_overrides": overrides} if overrides else save.meta
+            before, appending = checking, time.perf_counter()
             self._adopt()
             appended = self._journal.append(
-                save.encoded.message, step=save.step, has_ext=save.encoded.has_ext, retires=retires,
+                save.encoded.message, step=save.step, has_ext=save.encoded.has_ext, retires=[*retires, *stretches(dropped)],
                 metrics=save.metrics, meta=meta, config=self._fingerprint.saved() if self._fingerprint is not None else None,
                 source=self._source, type_name=self._codec.type_name, schema=self._codec.schema, schema_version=self._loader.version,
-                blocked=round(1e6 * self._last_stats.blocking_seconds), written=written, sync=self._fsync,
+                blocked=round(1e6 * self._last_stats.blocking_seconds), written=written, vet=vet, sync=self._fsync,
             )  # fmt: skip
         except BaseException:
             self._timeline.failed(bool(save.retires))
+            self._upkeep.forget()
             raise
-        done = time.perf_counter()
-        self._checker.saved(done - appending, where)
-        if appended.base and not checked and self._round_trip != "never":
-            checked = self._check_base(save, state, where)
         now = time.perf_counter()
-        self._unchecked = None if checked else save.encoded
+        self._checker.saved(now - appending - (checking - before), where)
+        self._unchecked = None if readable else save.encoded
         self._timeline.saved(save.step, waited_for=self._writer is None)
+        if readable:
+            self._readable = save.step
         if checked:
             self._checker.verified = save.step
         if self._overrides is overrides:
             self._overrides = []
-        checking += appending - began + now - done
         stats = SaveStats(
             step=save.step, saves=1, bases=int(appended.base), checks=int(checked), flushes=appended.flushes,
             message_bytes=len(save.encoded.message), new_bytes=appended.new_bytes, written_bytes=appended.written_bytes,
@@ -352,37 +375,12 @@ class CheckpointManager(History[T]):
             checked_seconds=checking,
         )  # fmt: skip
         self._count(stats)
+        self._upkeep.saved()
         if self._on_save is not None:
             try:
                 self._on_save(stats)
             except Exception as error:  # noqa: BLE001  (the step is saved, whatever a logger thinks of it)
                 warnings.warn(f"on_save failed after step {save.step}: {error!r}", CheckpointWarning, stacklevel=2)
-
-        self._upkeep.saved()
-
-    def _dropped(self, save: _Save, written: int) -> list[tuple[int, int | None]]:
-        """The steps that the policy drops for this one."""
-        try:
-            return self._upkeep.retired_by(StepFacts(save.step, written, save.metrics))
-        except CheckpointError:
-            raise
-        except Exception as error:  # noqa: BLE001  (best_fn is the application's, and its fault no reason to lose a step)
-            self._upkeep.forget()
-            warnings.warn(f"best_fn failed for step {save.step}, so no step is retired: {error!r}", CheckpointWarning, stacklevel=2)
-            return []
-
-    def _check_base(self, save: _Save, state: Any, where: str) -> bool:
-        """Only the append tells that it made a base; what is wrong with one is taken back."""
-        try:
-            if state is not _MISSING:
-                return self._checker.compare(state, save.encoded, where)
-            self._checker.read_back(save.encoded, where)
-            return False
-        except EncodeError:
-            self._timeline.unsure = True
-            self._journal.tombstone([(save.step, save.step)], sync=self._fsync)
-            self._timeline.unsure = False
-            raise
 
     def _adopt(self) -> None:
         """Make a run of the file of one checkpoint, where it is one."""
@@ -489,14 +487,17 @@ class CheckpointManager(History[T]):
         At every moment the file is the old one or the new one, each whole. Saves go on meanwhile, and wait only for the last moments;
         readers that have the old file open can go on reading it. What is kept keeps its step, time and metadata.
 
-        Raises `CorruptError` when something that is kept cannot be read (nothing is changed; `fastckpt repair`), `StorageError`,
-        `ReplacedError`, `DurabilityError`.
+        Raises `CorruptError` when a record is damaged (nothing is changed; `fastckpt repair`), `StorageError`, `ReplacedError`,
+        `DurabilityError`.
         """
+        self._usable(write=True)
+        if self._journal.single or self._journal.newest is None:
+            return None
+        prove(self._journal)  # before anything is retired, for what cannot be compacted is to stay as it is
         with self._writing():
             if self._writer is not None:
                 self._writer.drain()
             self._surface()
-            self._adopt()
             if dropped := self._upkeep.plan().drop:
                 try:
                     self._journal.tombstone(stretches(dropped), sync=self._fsync)
@@ -564,24 +565,25 @@ class CheckpointManager(History[T]):
                 finally:
                     self._journal.close()
 
-    def _told_to_end(self) -> None:
-        """A signal came: save once more what there is to save, and close."""
-        if self._closed or os.getpid() != self._pid:
+    def _told_to_end(self, ends: bool) -> None:
+        """A signal came: save once more what there is to save, and close if the process `ends`."""
+        if self._closed:
             return
         try:
+            if self._writer is not None:
+                self._writer.drain()  # so that no save is skipped for a busy one
             given = self._last_state() if self._last_state is not None else None
-            if given is not None:
-                step, state = given
-                newest = self.latest_step()
-                if newest is None or step_number(step) > newest:
-                    self._saved_at = None
-                    interval, self._interval_steps = self._interval_steps, None
-                    try:
-                        self.save(step, state)
-                    finally:
-                        self._interval_steps = interval
+            newest = self.latest_step()
+            if given is not None and (newest is None or step_number(given[0]) > newest):
+                intervals, self._interval_steps, self._interval_seconds = (self._interval_steps, self._interval_seconds), None, None
+                try:
+                    self.save(*given)
+                finally:
+                    self._interval_steps, self._interval_seconds = intervals
+            self.wait_until_finished()
         finally:
-            self.close()
+            if ends:
+                self.close()
 
     def __enter__(self) -> CheckpointManager[T]:
         return self
@@ -604,6 +606,7 @@ class CheckpointManager(History[T]):
         self._writer.drain()
         errors = self._writer.take_errors()
         self._timeline.newest = self._timeline.acknowledged
+        self._saved_at = None
         passing = [error for error in errors if self._on_error == "warn" and _is_passing(error)]
         for error in passing:
             warnings.warn(f"a step was not saved: {error}", CheckpointWarning, stacklevel=3)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Candidate", "Plan", "Retention", "StepFacts", "best", "plan"]
+__all__ = ["Keeper", "Plan", "Retention", "StepFacts", "best", "plan"]
 
 
 class StepFacts(NamedTuple):
@@ -27,8 +29,10 @@ class Retention:
     divides; with `keep_time_interval` (a timedelta, or seconds) the first step and from then on each that was saved at least so long
     after the last one kept for this; and with `best_fn` the steps that have not the metric.
 
-    `best_fn` is the name of a metric, or a function of the metrics that returns a number (a `KeyError` or None: this step has no such
-    metric). `best_mode` says whether the largest or the smallest is best; NaN is the worst, and of equal ones the newer is better.
+    `best_fn` is the name of a metric, or a function of the metrics that returns a number; a `KeyError` or None: this step has no such
+    metric. `best_mode` says whether the largest or the smallest is best; NaN is the worst, and of equal ones the newer is better.
+    `on_error` is called with the error and the step where `best_fn` fails otherwise or gives no number, and the step counts as one
+    without the metric; without it such an error comes through.
 
     Raises `ValueError` naming the option. False in a condition when it keeps everything.
     """
@@ -38,6 +42,7 @@ class Retention:
     keep_time_interval: dt.timedelta | float | None = None
     best_fn: Callable[[dict[str, Any]], float] | str | None = None
     best_mode: Literal["max", "min"] = "max"
+    on_error: Callable[[Exception, int], object] | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("max_to_keep", "keep_period"):
@@ -58,28 +63,51 @@ class Retention:
         return self.max_to_keep is not None
 
     def value(self, facts: StepFacts) -> float | None:
-        """What `best_fn` says of a step; None where it has not the metric. Raises `TypeError` where that is no number."""
+        """What `best_fn` says of a step; None where it has not the metric.
+
+        Without `on_error`, raises `TypeError` where that is no number, and what else than `KeyError` `best_fn` raises.
+        """
         if self.best_fn is None or not facts.metrics:
             return None
-        found: Any
+        try:
+            return self._value(facts)
+        except Exception as error:
+            if self.on_error is None:
+                raise
+            self.on_error(error, facts.step)
+            return None
+
+    def _value(self, facts: StepFacts) -> float | None:
+        metrics = dict(facts.metrics or {})
         if isinstance(self.best_fn, str):
-            found, what = facts.metrics.get(self.best_fn), f"the metric {self.best_fn!r}"
+            found, what = metrics.get(self.best_fn), f"the metric {self.best_fn!r}"
         else:
+            assert self.best_fn is not None
             try:
-                found, what = self.best_fn(dict(facts.metrics)), "what best_fn returns"
+                found, what = self.best_fn(metrics), "what best_fn returns"
             except KeyError:
                 return None
         # A number of NumPy's is no float to isinstance, but has its method; text and containers have not.
-        if found is not None and not hasattr(found, "__float__"):
+        if found is None:
+            return None
+        if not hasattr(found, "__float__"):
             raise TypeError(f"{what} is a number, got {found!r} for step {facts.step}")
         try:
-            return None if found is None else float(found)
+            return float(found)
         except OverflowError:  # an int beyond every float
             return math.inf if found > 0 else -math.inf
 
 
-class Candidate(NamedTuple):
-    """A step of which a later plan may still say something else. `lasting` are the reasons that will always keep it."""
+class Plan(NamedTuple):
+    """What to keep and what to drop, in order of the steps, and for each of them the reasons."""
+
+    keep: list[int]
+    drop: list[int]
+    reasons: dict[int, list[str]]
+
+
+class _Candidate(NamedTuple):
+    """A step, and the reasons that will always keep it."""
 
     step: int
     time: int
@@ -88,54 +116,75 @@ class Candidate(NamedTuple):
     on_interval: bool
 
 
-class Plan(NamedTuple):
-    """What to keep and what to drop, in order of the steps, and for each of them the reasons.
-
-    `settled` are those of `keep` that no later step will change: they are kept for good. `pending` is what a later plan must know of the
-    others; `plan(new_steps, policy, after=this)` takes it from here.
-    """
-
-    keep: list[int]
-    drop: list[int]
-    reasons: dict[int, list[str]]
-    settled: list[int]
-    pending: list[Candidate]
-
-
-def plan(steps: Iterable[StepFacts], policy: Retention, *, after: Plan | None = None) -> Plan:
+def plan(steps: Iterable[StepFacts], policy: Retention) -> Plan:
     """Which of `steps`, in any order, `policy` keeps, and why.
 
-    After every save: `after` is the plan before, `steps` only what was saved since. Then `keep` and `drop` are about those steps and the
-    ones that were pending; what is settled or dropped is not said again, so that the cost does not grow with the run. All in all the
-    result is the same as from scratch, as long as steps are only added at the end: after `delete` or `rewind`, plan from scratch.
-    (`keep_period` and `keep_time_interval` keep for good, as does a missing metric; a step among the newest or the best only until
-    others are.)
-
-    Raises `ValueError` for a step twice, or not above those of `after`; `TypeError` for a metric that is no number, and whatever
+    Raises `ValueError` for a step twice; and where the policy has no `on_error`, `TypeError` for a metric that is no number, and what
     else than `KeyError` `best_fn` raises.
     """
-    candidates = list(after.pending) if after is not None else []
+    candidates: list[_Candidate] = []
+    since: int | None = None
     for facts in sorted(steps, key=lambda facts: facts.step):
-        if candidates and facts.step <= candidates[-1].step:
-            raise ValueError(f"step {facts.step} does not come after step {candidates[-1].step}: plan from scratch")
-        candidates.append(_candidate(facts, policy, candidates))
+        if candidates and facts.step == candidates[-1].step:
+            raise ValueError(f"step {facts.step} is there twice")
+        candidates.append(_candidate(facts, policy, since))
+        since = facts.time if candidates[-1].on_interval else since
     counted, label = _counted(candidates, policy)
-    result = Plan([], [], {}, [], [])
-    newest = candidates[-1].step if candidates else None
-    last_on_interval = max((each.step for each in candidates if each.on_interval), default=None)
+    result = Plan([], [], {})
     for each in candidates:
-        reasons = ["newest"] if each.step == newest else []
+        reasons = ["newest"] if each is candidates[-1] else []
         if each.step in counted and label != "newest":
             reasons.append(label + _value_text(each.value, policy))
         reasons.extend(each.lasting)
         (result.keep if reasons else result.drop).append(each.step)
         result.reasons[each.step] = reasons or [f"not {label}{_value_text(each.value, policy)}"]
-        if each.step in (newest, last_on_interval) or (each.step in counted and policy):
-            # Though it may be kept for good, the places among the newest or best and the next interval are counted from it.
-            result.pending.append(each)
-        elif reasons:
-            result.settled.append(each.step)
     return result
+
+
+class Keeper:
+    """`plan` for a run that grows: what each new step puts out, at a cost that does not grow with the run.
+
+    `steps` are those that are there, as they are kept; what the policy drops of them is `dropped`. All in all the result is that of `plan`
+    over all of them, as long as steps are only added at the end: after `delete` or `rewind` there must be a new keeper.
+    """
+
+    def __init__(self, steps: Iterable[StepFacts], policy: Retention) -> None:
+        self._policy = policy
+        self._newest: _Candidate | None = None
+        self._since: int | None = None  # the time of the last step that was kept for the interval
+        # The steps that `max_to_keep` counts: the newest in order, or the best as a heap, the worst first.
+        self._counted: deque[_Candidate] = deque()
+        self._best: list[tuple[tuple[bool, float], int, _Candidate]] = []
+        self.dropped: list[int] = []
+        for facts in sorted(steps, key=lambda facts: facts.step):
+            self.dropped += self.add(facts)
+
+    def add(self, facts: StepFacts) -> list[int]:
+        """The steps that are dropped now that this one is there. Raises `ValueError` for one that is not above the newest."""
+        before = self._newest
+        if before is not None and facts.step <= before.step:
+            raise ValueError(f"step {facts.step} does not come after step {before.step}")
+        new = _candidate(facts, self._policy, self._since)
+        # All or nothing: up to here what `best_fn` raises has changed nothing.
+        self._newest, self._since = new, facts.time if new.on_interval else self._since
+        if self._policy.max_to_keep is None:
+            return []
+        if self._policy.best_fn is None:
+            self._counted.append(new)
+            out = [self._counted.popleft()] if len(self._counted) > self._policy.max_to_keep else []
+            return [each.step for each in out if not each.lasting]
+        # The newest was kept for that alone if it is not among the best.
+        out = [] if before is None or self._is_among_best(before) else [before]
+        if new.value is not None:
+            heapq.heappush(self._best, (_rank(new.value, self._policy), new.step, new))
+            if len(self._best) > self._policy.max_to_keep:
+                out.append(heapq.heappop(self._best)[2])
+        return sorted({each.step for each in out if each is not new and not each.lasting})
+
+    def _is_among_best(self, candidate: _Candidate) -> bool:
+        if candidate.value is None or not self._best:
+            return False
+        return len(self._best) < (self._policy.max_to_keep or 0) or (_rank(candidate.value, self._policy), candidate.step) >= self._best[0][:2]
 
 
 def best(steps: Iterable[StepFacts], policy: Retention) -> int | None:
@@ -146,7 +195,7 @@ def best(steps: Iterable[StepFacts], policy: Retention) -> int | None:
     return max(ranked)[1] if ranked else None
 
 
-def _candidate(facts: StepFacts, policy: Retention, before: list[Candidate]) -> Candidate:
+def _candidate(facts: StepFacts, policy: Retention, since: int | None) -> _Candidate:
     lasting: list[str] = []
     if policy.max_to_keep is None:
         lasting.append("every step is kept")
@@ -155,7 +204,6 @@ def _candidate(facts: StepFacts, policy: Retention, before: list[Candidate]) -> 
     on_interval = False
     if policy.keep_time_interval is not None:
         seconds = _seconds(policy.keep_time_interval)
-        since = next((each.time for each in reversed(before) if each.on_interval), None)
         # By how far apart they are: after a clock was set back, nothing would be kept until it is past the old time again.
         on_interval = since is None or abs(facts.time - since) >= seconds * 1e9
         if on_interval:
@@ -163,10 +211,10 @@ def _candidate(facts: StepFacts, policy: Retention, before: list[Candidate]) -> 
     value = policy.value(facts)
     if policy.best_fn is not None and value is None:
         lasting.append(f"no metric {policy.best_fn!r}" if isinstance(policy.best_fn, str) else "no metric for best_fn")
-    return Candidate(facts.step, facts.time, value, tuple(lasting), on_interval)
+    return _Candidate(facts.step, facts.time, value, tuple(lasting), on_interval)
 
 
-def _counted(candidates: list[Candidate], policy: Retention) -> tuple[set[int], str]:
+def _counted(candidates: list[_Candidate], policy: Retention) -> tuple[set[int], str]:
     """The steps that `max_to_keep` counts, and what one of them is."""
     count = policy.max_to_keep
     if count is None:

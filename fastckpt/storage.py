@@ -19,6 +19,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+# Not when they are first used: that may be when no file can be opened any more.
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 from .errors import CheckpointWarning, DurabilityError, NotFoundError, StorageError
 
 __all__ = [
@@ -27,6 +33,7 @@ __all__ = [
     "close_quietly",
     "exists",
     "explained",
+    "is_folder",
     "is_temporary",
     "make_folder",
     "open_file",
@@ -76,8 +83,6 @@ class Storage:
         """Data and metadata of a file, or the entries of a directory, on stable storage."""
         if sys.platform == "darwin":
             # On macOS fsync leaves the data in the drive's cache (fsync(2) there); not every filesystem has the stronger call.
-            import fcntl  # noqa: PLC0415  (not there on Windows)
-
             try:
                 fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
                 return
@@ -107,15 +112,11 @@ class Storage:
         `flock`, not `lockf`: that loses the lock when any other descriptor of the file is closed.
         """
         if sys.platform == "win32":
-            import msvcrt  # noqa: PLC0415  (only there on Windows)
-
             try:
                 msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
             except PermissionError:
                 return False
             return True
-        import fcntl  # noqa: PLC0415  (not there on Windows)
-
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -369,6 +370,14 @@ def publish(
     if fsync:
         sync_folder(folder, target, storage)
     return target
+
+
+def is_folder(path: str | os.PathLike[str], *, storage: Storage = DISK) -> bool:
+    """Whether there is a directory of this name (through links)."""
+    try:
+        return stat_module.S_ISDIR(storage.stat(_path(path)).st_mode)
+    except OSError:
+        return False
 
 
 def remove(path: str | os.PathLike[str], *, fsync: bool = True, storage: Storage = DISK) -> bool:

@@ -75,7 +75,7 @@ class Loader:
                 fact = f"saved with schema version {saved}, and there is no upgrade from version {version} to {version + 1}"
                 raise SchemaError(fact, path=path, remedy=f"give upgrades={{{version}: …}}")
             try:
-                plain = self._upgrades[version](plain)
+                plain = _something(self._upgrades[version](plain))
             except Exception as error:
                 error.add_note(f"in the upgrade from schema version {version} to {version + 1} of {path or 'a checkpoint'}, step {header.step}")
                 raise
@@ -93,6 +93,12 @@ class Loader:
                 raise SchemaError(fact, path=path, where=found[0], remedy=remedy)
             warnings.warn(f"{path}: {fact}; they are dropped", CheckpointWarning, stacklevel=5)
         return loaded
+
+
+def _something(plain: Any) -> Any:
+    if plain is None:
+        raise SchemaError("the upgrade returned None", remedy="return the data, also where it was changed in place")
+    return plain
 
 
 def unknown_fields(plain: Any, loaded: Any, steps: Path = ()) -> Iterator[Path]:

@@ -82,23 +82,24 @@ class Writer:
         """Let `job` be the next one; whether it took the place of one that was waiting."""
         with self._changed:
             replaced = self._waiting is not None
-            self._waiting = job
-            if self._thread is None:
-                thread = _Thread(target=self._run, name=self._name, daemon=True)
+            # In this order, and looked at again: an interrupt in between must leave no job that nobody does, and no second thread.
+            if self._thread is None or self._thread.ident is None:
+                self._thread = _Thread(target=self._run, name=self._name, daemon=True)
                 try:
-                    thread.start()
+                    self._thread.start()
                 except RuntimeError:
                     # No thread can be had, as in the interpreter's last moments: then here.
-                    self._waiting = None
+                    self._thread = None
                     self._perform(job)
                     return replaced
-                self._thread = thread
+            self._waiting = job
             self._changed.notify_all()
         return replaced
 
     def wait_for_room(self) -> None:
         """Return when no job waits (one may run)."""
         with self._changed:
+            self._changed.notify_all()  # a `put` that was interrupted may not have come to it
             self._changed.wait_for(lambda: self._waiting is None)
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -106,6 +107,7 @@ class Writer:
         if self.is_current_thread():
             return True
         with self._changed:
+            self._changed.notify_all()  # as above
             return self._changed.wait_for(lambda: not self.busy, timeout)
 
     def take_errors(self) -> list[BaseException]:

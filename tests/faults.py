@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support import difference
+from support import count, difference
 
 import fastckpt
 from fastckpt import storage as storage_module
@@ -774,6 +774,7 @@ def check_crashes(subject: Subject, path: str, history: Sequence[Any], *, produc
         allowed = history[acknowledged : acknowledged + 2]
         require_after_crash(subject, path, model, allowed, seed=after, told=told, seen=seen)
         if finished:
+            count("crash states, model", len(seen))
             return len(seen)
     raise AssertionError
 
@@ -800,6 +801,7 @@ def check_faults(subject: Subject, path: str, old: Any, new: Any, *, product: Pr
         attempt = _attempt(subject, path, new, faulty, product)
         if not faulty.hit:
             assert attempt.outcome == "saved"
+            count("faults injected", len(attempts))
             return attempts
         attempts.append(attempt)
         told = f"call {nth} ({attempt.hit[0]}) fails, {fault}: {attempt.outcome}, {attempt.error!r}\n{faulty.trace()}"
@@ -1187,6 +1189,7 @@ def check_run_crashes(
         told = f"crash after {after} changes of the disk\n{halting.trace()}"
         require_run_after_crash(model, promised, seed=after, told=told, seen=seen, torn=torn, only_torn=only_torn, path=path)
         if finished:
+            count("crash states, model", len(seen))
             return Found(len(seen), torn)
     raise AssertionError
 
@@ -1271,6 +1274,7 @@ def check_recovery_crashes(state: State, *, path: str = RUN) -> int:
         told = f"crash after {after} changes while recovering from\n{state}\n{halting.trace()}"
         require_run_after_crash(machine, promised, seed=after, told=told, seen=seen, path=path, most=100)
         if halting.left > 0:
+            count("crash states, model", len(seen))
             return len(seen)
     raise AssertionError
 
@@ -1303,6 +1307,7 @@ def check_run_faults(
         assert not model.descriptors, f"left open\n{told}"
         assert "unlink" in faulty.hit or not temporaries(model), f"a temporary file is left\n{told}"
         if not faulty.hit:
+            count("faults injected", len(hits))
             return hits
         hits.append(faulty.hit[0])
     raise AssertionError

@@ -84,9 +84,18 @@ def test_compact_for_machines(run: Run, long_run: Path) -> None:
 def test_compact_refuses_what_makes_no_sense(run: Run, long_run: Path, tmp_path: Path) -> None:
     """Options that need another one, unknown words, a missing run, and a run that is being written."""
     assert run("compact", long_run, "--keep-period", 5).code == 2
+    for seconds in ("0", "-5", "nan"):
+        ran = run("compact", long_run, "--max-to-keep", 1, "--keep-time-interval", seconds)
+        assert ran.code == 2
+        one_line(ran, "keep_time_interval")
     assert run("compact", long_run, "--max-to-keep", 1, "--best", "accuracy", "--best-mode", "most").code == 2
     ran = run("compact", tmp_path / "nothing.fastckpt", "--dry-run")
     assert ran.code == 3
+    for path in (tmp_path / "typo" / "run", tmp_path / "nothing.fastckpt"):  # and nothing is made
+        assert run("compact", path).code == 3
+        assert not path.parent.joinpath("run").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, f"{NAME}.lock"]
+    assert run("diff", long_run, "9" * 5000).code in (2, 3)
     with CheckpointManager(long_run.parent):
         ran = run("compact", long_run)
         assert ran.code == 9

@@ -82,7 +82,7 @@ ODD = {
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("place", ["alone", "in a list", "deep", "in a Struct", "in a typed dict"])
 def test_odd_values(name: str, place: str) -> None:
-    """FAULTS H2, H4, H5: numbers, text and keys that JSON or msgpack lack come back exactly, typed and untyped."""
+    """FAULTS H2, H4, H5, H6: numbers, text and keys that JSON or msgpack lack come back exactly, typed and untyped."""
     value = ODD[name]
     wrapped, kind = {
         "alone": (value, Any),
@@ -131,7 +131,7 @@ class Ratio(float):
     ],
 )  # fmt: skip
 def test_subclasses_and_numpy_scalars_become_plain(value: Any, expected: Any) -> None:
-    """Subclasses of str, int and float and NumPy scalars are stored as their plain value, as documented."""
+    """FAULTS H6: subclasses of str, int and float and NumPy scalars are stored as their plain value, as documented."""
     assert_same(round_trip(value), expected)
     assert_same(round_trip([{"a": value}]), [{"a": expected}])
     assert_same(round_trip(Box(value), Box[Any]), Box(expected))
@@ -379,7 +379,7 @@ SHAPES = {"list": lambda x: [x], "dict": lambda x: {"a": x}, "odd dict": lambda 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_h3_depth_limit(shape: str) -> None:
-    """FAULTS H3: 256 levels come back, 257 are refused; the same for every container."""
+    """FAULTS H3, I6: 256 levels come back, 257 are refused; the same for every container."""
     step = 2 if shape == "dataclass" else 1
     make = SHAPES[shape]
     kind: Any = Any

@@ -40,7 +40,7 @@ from faults import (
     temporaries,
     unchanged,
 )
-from support import everything_in, in_child, needs_posix, open_descriptors
+from support import count, everything_in, in_child, needs_posix, open_descriptors
 
 from fastckpt.compaction import compact
 from fastckpt.errors import CheckpointError, DurabilityError, StorageError
@@ -360,6 +360,7 @@ def test_c3_interrupted_at_any_line() -> None:
         running.journal.close()
         assert len(running.model.descriptors) <= 1, told  # one that was just about to be closed
     assert len(seen) > 150
+    count("interrupts", len(seen))
 
 
 def interrupted(running: Running, seen: set[tuple[str, int]]) -> bool:
@@ -497,6 +498,7 @@ def test_c1_killed_while_it_compacts(tmp_path: Path) -> None:
         with writer(path) as out:
             data = os.read(out, 8)
             time.sleep(pick.uniform(0, 0.08))
+        count("kills")
         while piece := os.read(out, 1 << 16):
             data += piece
         os.close(out)

@@ -11,12 +11,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from forge import OMIT, checksum, compress, file_header, record, single
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support import assert_same, needs_linux
+from support import assert_same, count, needs_linux
 
 import fastckpt
 from fastckpt import CheckpointError, CorruptError, LimitError, NotACheckpointError, VersionError
@@ -51,6 +48,7 @@ def test_e1_every_bit_flipped(tmp_path: Path, sound: bytes) -> None:
             found = outcome(tmp_path / "x", bytes(damaged))
             if not isinstance(found, CorruptError):
                 assert_same(found, STATE)
+    count("bits flipped", 8 * len(sound))
 
 
 def test_e2_every_cut(tmp_path: Path, sound: bytes) -> None:
@@ -59,12 +57,14 @@ def test_e2_every_cut(tmp_path: Path, sound: bytes) -> None:
         found = outcome(tmp_path / "x", sound[:length])
         assert type(found) is CorruptError, length
         assert ("truncated" if length else "empty") in str(found)
+    count("cuts", len(sound))
 
 
 def test_e3_every_zeroed_tail(tmp_path: Path, sound: bytes) -> None:
     """FAULTS E3: zeroed from any byte on, or wholly, the file is a CorruptError."""
     for start in range(len(sound) - 1):
         assert type(outcome(tmp_path / "x", sound[:start] + bytes(len(sound) - start))) is CorruptError, start
+    count("cuts", len(sound) - 1)
     assert "only zeros" in str(outcome(tmp_path / "x", bytes(len(sound))))
     assert "only zeros" in str(outcome(tmp_path / "x", sound[:48] + bytes(len(sound) - 48)))
 
@@ -368,89 +368,6 @@ def test_foreign_files(tmp_path: Path, data: bytes, says: str) -> None:
     found = outcome(tmp_path / "x", data)
     assert type(found) is NotACheckpointError
     assert says in str(found)
-
-
-# FAULTS F10: only errors of ours, whatever the bytes; 10,000 examples over the layers of a file.
-
-LAYER = settings(max_examples=2500)
-
-
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fuzz") / "x"
-
-
-@LAYER
-@given(data=st.one_of(st.binary(max_size=300), st.tuples(st.just(single(b"\x92\x01\x02")[:60]), st.binary(max_size=100)).map(b"".join)))
-def test_f10_random_bytes(scratch: Path, data: bytes) -> None:
-    """FAULTS F10: random bytes, bare and behind our magic."""
-    outcome(scratch, data)
-
-
-@LAYER
-@given(edits=st.lists(st.tuples(st.integers(0, 2000), st.sampled_from("=+-"), st.binary(min_size=1, max_size=9)), min_size=1, max_size=4))
-def test_f10_mutated_file(scratch: Path, sound: bytes, edits: list[tuple[int, str, bytes]]) -> None:
-    """FAULTS F10: a valid file with bytes changed, put in and taken out."""
-    data = bytearray(sound)
-    for position, how, value in edits:
-        at = position % (len(data) + 1)
-        data[at : at + (0 if how == "+" else len(value))] = b"" if how == "-" else value
-    found = outcome(scratch, bytes(data))
-    if not isinstance(found, CheckpointError):
-        assert_same(found, STATE)
-
-
-numbers = st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(-2, 70))
-anything = st.recursive(
-    st.one_of(st.none(), st.booleans(), numbers, st.floats(), st.text(max_size=5), st.binary(max_size=20)),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
-KEYS = ["file", "sequence", "kind", "stream", "key", "step", "base", "retires", "message", "digest", "table", "table_checksum", "frame",
-        "frame_checksum", "unsynced", "zeros", "chunk", "codec", "requires", "ext", "meta", "metrics", "source", "type", "schema", "time", "writer"]  # fmt: skip
-
-
-@LAYER
-@given(
-    header=st.dictionaries(st.sampled_from(KEYS), anything, max_size=3),
-    table=st.none() | st.tuples(st.lists(numbers, max_size=3), st.binary(max_size=16), st.lists(numbers, max_size=6), st.binary(max_size=8), st.binary(max_size=8)).map(list),
-)  # fmt: skip
-def test_f10_lying_headers_and_tables(scratch: Path, header: dict[str, Any], table: list[Any] | None) -> None:
-    """FAULTS F10: header fields and tables that say anything, with every checksum made right."""
-    found = outcome(scratch, file_header() + record(b"\x92\x01\x02", header=header, table=table))
-    if not isinstance(found, CheckpointError):
-        assert_same(found, [1, 2])
-    try:
-        fastckpt.inspect(scratch)
-    except CheckpointError:
-        pass
-
-
-class Nested(msgspec.Struct):
-    a: int
-    b: list[dict[str, float]] = []
-
-
-@LAYER
-@given(
-    message=st.one_of(
-        st.binary(max_size=60),
-        anything.map(msgspec.msgpack.encode),
-        st.tuples(st.integers(-128, 127), st.binary(max_size=20)).map(lambda x: msgspec.msgpack.encode([msgspec.msgpack.Ext(*x)])),
-        st.tuples(anything.map(msgspec.msgpack.encode), st.integers(0, 200), st.integers(0, 255)).map(
-            lambda x: x[0][: x[1]] + bytes([x[2]]) + x[0][x[1] + 1 :]
-        ),
-    ),
-    ext=st.booleans(),
-)
-def test_f10_any_message(scratch: Path, message: bytes, ext: bool) -> None:
-    """FAULTS F10: any content of the frame, recompressed, under several types."""
-    scratch.write_bytes(single(message, header={"ext": ext}) if message else single(b"\xc0"))
-    for type in (Any, Nested, dict[int, set[str]], list[Nested | None]):
-        try:
-            fastckpt.load(scratch, type)
-        except CheckpointError as error:
-            assert "\n" not in str(error)
 
 
 def test_f3_legitimate_depth_loads_in_a_small_thread(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from faults import (
     require_after_crash,
     unchanged,
 )
-from support import needs_linux, needs_tool
+from support import count, needs_linux, needs_tool
 
 import fastckpt
 import fastckpt.storage
@@ -185,6 +185,7 @@ def test_a1_killed_at_every_system_call(tmp_path: Path) -> None:
             killed[call] = n
     assert killed.keys() == {"openat", "pwrite64", "fsync", "close", "rename"}
     assert killed["fsync"] == 2
+    count("kills", sum(killed.values()))
 
 
 # The model itself

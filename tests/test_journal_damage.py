@@ -15,6 +15,7 @@ from typing import Any
 import forge
 import pytest
 from faults import REOPEN, RUN, Lost, ModelStorage, Promised, Put, contents, perform, puts
+from support import count
 
 from fastckpt import container
 from fastckpt.container import FILE_HEADER_SIZE
@@ -99,6 +100,7 @@ CHANGED = puts(30_000, *[300] * 9, changed=True)
 def test_e1_every_bit_of_a_run() -> None:
     """FAULTS E1, E8: any bit of a run flipped: each step reads right or ends in a CorruptError; `verify` names it; what is gone is said."""
     run = Damaged(SMALL[1:])
+    count("bits flipped", 8 * len(run.whole))
     for bit in range(8 * len(run.whole)):
         data, told = flipped(run.whole, bit), f"bit {bit} flipped"
         found, reader = run.read(data, told)
@@ -125,6 +127,7 @@ def test_e11_every_bit_of_the_last_record(zeros: bool) -> None:
         start = last.offset + last.length - container.TRAILER_SIZE - last.header.frame
         inside = [bit for bit in bits if start <= bit // 8 < start + last.header.frame]
         bits = [*sorted({*bits} - {*inside}), *random.Random(1).sample(inside, 500)]
+    count("bits flipped", len(bits))
     for bit in bits:
         data, told = flipped(run.whole, bit), f"bit {bit - 8 * last.offset} of the last record flipped"
         with closing(run.reader(data)) as reader:
@@ -145,6 +148,7 @@ def test_e2_cut_at_every_byte() -> None:
     """FAULTS E2: a run cut at every byte: the steps before it, and torn; inside the first record or the header: damage, never "no run"."""
     run = Damaged(SMALL)
     ends = [entry.offset + entry.length for entry in run.entries]
+    count("cuts", len(run.whole))
     for size in range(len(run.whole)):
         data, told = run.whole[:size], f"cut to {size} bytes"
         found, reader = run.read(data, told)
@@ -414,23 +418,23 @@ def test_e6_the_forge_can_tell_the_truth() -> None:
 
 def test_e6_more_than_256_touched() -> None:
     """FAULTS E6: a table that touches 256 records is read, one that touches 257 refused."""
-    for count in (256, 257):
-        records = [forge.record(b"%04d" % n, header={"sequence": n + 1, "step": n}) for n in range(count)]
-        distances = [sum(map(len, records[n:])) for n in range(count)]
-        content, crcs = b"!", b"".join(forge.crc(b"%04d" % n) for n in range(count)) + forge.crc(b"!")
+    for touched in (256, 257):
+        records = [forge.record(b"%04d" % n, header={"sequence": n + 1, "step": n}) for n in range(touched)]
+        distances = [sum(map(len, records[n:])) for n in range(touched)]
+        content, crcs = b"!", b"".join(forge.crc(b"%04d" % n) for n in range(touched)) + forge.crc(b"!")
         table = [
             distances,
             b"".join(map(forge.header_checksum, records)),
-            [x for n in range(count) for x in (n + 1, 0, 1)] + [0, 0, 1],
+            [x for n in range(touched) for x in (n + 1, 0, 1)] + [0, 0, 1],
             forge.size(content),
             forge.crc(content),
         ]
-        fields = {"sequence": count + 1, "base": False, "message": 4 * count + 1, "digest": forge.checksum(crcs), "step": count}
+        fields = {"sequence": touched + 1, "base": False, "message": 4 * touched + 1, "digest": forge.checksum(crcs), "step": touched}
         data = forge.run(*records, forge.record(header=fields, table=table, content=content))
         with closing(Damaged.__new__(Damaged).reader(data)) as reader:
             assert reader.newest is not None
-            if count == 256:
-                assert reader.read(reader.newest) == b"".join(b"%04d" % n for n in range(count)) + b"!"
+            if touched == 256:
+                assert reader.read(reader.newest) == b"".join(b"%04d" % n for n in range(touched)) + b"!"
             else:
                 with pytest.raises(LimitError) as caught:
                     reader.read(reader.newest)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from faults import Lost, contents
-from support import everything_in, in_child, needs_posix, open_descriptors
+from support import count, everything_in, in_child, needs_posix, open_descriptors
 
 import fastckpt
 from fastckpt.errors import CheckpointError, LockedError, ReplacedError, StorageError
@@ -133,6 +133,7 @@ def test_c1_killed_at_random(path: Path) -> None:
     assert [step for step, _ in found] == [*range(newest + 1)]
     assert all(message == message_of(step) for step, message in found)
     assert newest > KILLS, "the writers hardly got to write"
+    count("kills", KILLS)
     assert [name for name in everything_in(path.parent) if "tmp" in name] == []
 
 

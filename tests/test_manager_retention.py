@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime as dt
 import math
 import threading
@@ -12,7 +14,18 @@ from typing import Any
 import pytest
 from support import assert_same
 
-from fastckpt import CheckpointManager, CheckpointWarning, History, StepAlreadyExistsError, verify
+from fastckpt import (
+    CheckpointManager,
+    CheckpointWarning,
+    CorruptError,
+    EncodeError,
+    History,
+    SchemaError,
+    StepAlreadyExistsError,
+    StorageError,
+    save,
+    verify,
+)
 from fastckpt import upkeep as upkeep_module
 from fastckpt.reader import Reader
 from fastckpt.storage import Storage
@@ -94,7 +107,7 @@ def test_best_step(tmp_path: Path) -> None:
 
 
 def test_a_best_fn_that_fails_loses_no_step(tmp_path: Path) -> None:
-    """What `best_fn` raises is a warning: the step is saved, nothing is retired for it, and the next one goes by the policy again."""
+    """What `best_fn` raises is one warning, at the next save: the step is saved and kept as one without the metric, and the policy goes on."""
 
     def fails_once(metrics: dict[str, Any]) -> float:
         if metrics["accuracy"] == 3:
@@ -104,9 +117,13 @@ def test_a_best_fn_that_fails_loses_no_step(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path, max_to_keep=2, best_fn=fails_once) as manager:
         for step in range(3):
             manager.save(step, state(step), metrics={"accuracy": step})
+        manager.save(3, state(3), metrics={"accuracy": 3})
         with pytest.warns(CheckpointWarning, match="best_fn failed for step 3.*ZeroDivisionError"):
-            manager.save(3, state(3), metrics={"accuracy": 3})
-        assert manager.all_steps() == [1, 2, 3]
+            manager.save(4, state(4), metrics={"accuracy": 0})
+        for step in range(5, 9):
+            manager.save(step, state(step), metrics={"accuracy": 0})
+        assert manager.all_steps() == [1, 2, 3, 8]  # the two best, the one of which nothing is known, and the newest
+        assert manager.best_step() == 2
 
 
 def test_going_back_under_a_policy(tmp_path: Path, durability: Any) -> None:
@@ -214,7 +231,7 @@ def test_the_file_of_a_long_run_stays_small(tmp_path: Path, durability: Any, mon
         assert manager.all_steps() == list(range(590, 600))
         written = manager.stats.written_bytes
     assert max(sizes) < written / 5
-    assert max(sizes[len(sizes) // 2 :]) <= 1.5 * max(sizes[: len(sizes) // 2])
+    assert max(sizes[len(sizes) // 2 :]) <= 2 * max(sizes[: len(sizes) // 2])
     assert verify(tmp_path / FILE) == []
     with CheckpointManager(tmp_path) as manager:
         assert manager.all_steps() == list(range(590, 600))
@@ -232,7 +249,7 @@ def test_a_restart_does_not_put_compaction_off(tmp_path: Path, monkeypatch: pyte
                 manager.save(step, big(step))
             manager._upkeep._worker.drain()
         sizes.append((tmp_path / FILE).stat().st_size)
-    assert max(sizes[15:]) <= 1.5 * max(sizes[:15])
+    assert max(sizes[15:]) <= 2 * max(sizes[:15])
 
 
 def test_compact_at_once(tmp_path: Path, durability: Any) -> None:
@@ -276,7 +293,7 @@ def test_the_default_bound(tmp_path: Path, durability: Any) -> None:
                 manager.save(step, big(step))
                 manager.wait_until_finished()
                 manager._upkeep._worker.drain()
-                assert (tmp_path / FILE).stat().st_size <= bound + 100_000
+                assert (tmp_path / FILE).stat().st_size <= bound + 200_000  # a few records, which are large here
         steps = manager.all_steps()
         assert steps == list(range(steps[0], 400))
         assert steps[0] > 0
@@ -382,3 +399,164 @@ def test_close_does_not_wait_for_a_long_compaction(tmp_path: Path, monkeypatch: 
     reader = Reader(tmp_path / FILE)
     assert next(entry.sequence for entry in reader.entries()) == step
     reader.close()
+
+
+# --- what a policy must not cost -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Typed:
+    numbers: list[int]
+    flags: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_a_save_that_is_refused_retires_nothing(tmp_path: Path, durability: Any, keep: int) -> None:
+    """A base that no load could read is refused before anything of it is written: the steps that it would have put out stay."""
+    with CheckpointManager(tmp_path, Typed, durability=durability, max_to_keep=keep) as manager:
+        for step in range(1, 6):
+            manager.save(step, Typed(list(range(2000))))
+        manager.wait_until_finished()
+        kept = manager.all_steps()
+        assert kept == list(range(6 - keep, 6))
+        for step in (6, 7, 8):
+            with pytest.raises(EncodeError, match=r"\$\.flags"):  # noqa: PT012  (the one or the other, by durability)
+                manager.save(step, Typed(list(range(9000)), {"x": True}))
+                manager.wait_until_finished()
+            assert manager.all_steps() == kept
+            assert manager.latest_step() == 5
+        manager.save(6, Typed([1], {"x": 1}))
+        assert manager.all_steps() == [*kept, 6][-keep:]
+    with CheckpointManager(tmp_path, Typed) as manager:
+        assert_same(manager.restore(), Typed([1], {"x": 1}))
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_h11_the_last_step_that_is_known_to_be_readable_is_not_retired(tmp_path: Path, durability: Any, keep: int) -> None:
+    """FAULTS H11: a value that no load can read appears at step 18. However few steps are kept, one that loads is always among them."""
+    manager = CheckpointManager(tmp_path, Typed, durability=durability, max_to_keep=keep)
+    with pytest.raises(EncodeError) as caught:  # noqa: PT012  (which of the saves it is, is not said)
+        for step in range(60):
+            manager.save(step, Typed(list(range(3000)), {"x": True} if step >= 18 else {"x": step}))
+            manager.wait_until_finished()
+    assert caught.value.last_verified is not None  # type: ignore[attr-defined]
+    with contextlib.suppress(EncodeError):  # the last save, if that is one of the bad ones
+        manager.close()
+    with CheckpointManager(tmp_path, Typed, max_to_keep=keep) as manager:
+        loaded = []
+        for step in manager.all_steps():
+            try:
+                loaded.append(manager.restore(step).flags["x"])
+            except SchemaError:
+                assert step >= 18
+        assert loaded
+        assert max(loaded) <= 17
+
+
+def test_the_bound_does_not_retire_what_came_after_going_back(tmp_path: Path) -> None:
+    """The background finds steps to retire, and meanwhile the run goes back and on under the same numbers: none of the new ones is touched."""
+    with CheckpointManager(tmp_path, max_file_bytes=300_000, round_trip="never", fsync=False) as manager:
+        manager._upkeep._look_at = 1e18  # so that the moment of the look is known
+        with pytest.warns(CheckpointWarning, match="max_file_bytes"):  # noqa: PT031  (each of the saves may warn)
+            for step in range(100):
+                manager.save(step, big(step))
+        manager._upkeep._look()
+        assert manager._upkeep._proposal is not None
+        manager.rewind(3)
+        for step in range(4, 8):
+            manager.save(step, big(step))
+        assert manager.all_steps() == list(range(8))
+        manager._upkeep._look()
+        manager.save(5, big(5), force=True)
+        assert manager.all_steps()[-2:] == [4, 5]
+        manager.save(6, big(6))
+        assert manager.all_steps()[-3:] == [4, 5, 6]
+
+
+def test_the_bound_leaves_what_the_policy_keeps_for_other_reasons(tmp_path: Path) -> None:
+    """Periodic and best steps outlive the bound; the newest that are counted begin anew with what is there."""
+    options: dict[str, Any] = {"keep_period": 50, "best_fn": "accuracy", "max_file_bytes": 300_000}
+    with CheckpointManager(tmp_path, **options, round_trip="never", fsync=False) as manager:
+        with pytest.warns(CheckpointWarning, match="max_file_bytes"):  # noqa: PT031  (each of the saves may warn)
+            for step in range(1, 200):
+                manager.save(step, big(step), metrics={"accuracy": 100 if step == 7 else step % 5})
+                manager._upkeep._worker.drain()
+        assert {7, 50, 100, 150, 199} <= set(manager.all_steps())
+        assert 1 not in manager.all_steps()
+        assert manager.best_step() == 7
+        for step in (7, 50, 150, 199):
+            assert_same(manager.restore(step), big(step))
+
+
+def test_a_run_that_cannot_be_compacted_loses_nothing_by_trying(tmp_path: Path) -> None:
+    """`compact` of a damaged run is refused before anything is retired."""
+    fill(tmp_path, range(20), round_trip="never").close()
+    reader = Reader(tmp_path / FILE)
+    entry = next(entry for entry in reader.entries() if entry.header.step == 12)
+    reader.close()
+    data = bytearray((tmp_path / FILE).read_bytes())
+    data[entry.offset + entry.length - 45] ^= 1
+    (tmp_path / FILE).write_bytes(data)
+    with CheckpointManager(tmp_path, max_to_keep=3) as manager:
+        with pytest.raises(CorruptError):
+            manager.compact()
+        assert manager.all_steps() == list(range(20))
+    assert (tmp_path / FILE).read_bytes() == data
+
+
+def test_a_single_checkpoint_is_not_made_a_run_by_compacting(tmp_path: Path) -> None:
+    """There is nothing to take out of a file of one checkpoint: it stays what it is."""
+    save(tmp_path / FILE, {"progress": {"global_step": 3}})
+    before = (tmp_path / FILE).read_bytes()
+    with CheckpointManager(tmp_path, max_to_keep=1) as manager:
+        assert manager.compact() is None
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_compact_beside_the_background_and_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compacting by hand while saves set off compactions of their own: none gets in the other's way."""
+    monkeypatch.setattr(upkeep_module, "_LEAST", 1 << 14)
+    with CheckpointManager(tmp_path, max_to_keep=5, round_trip="never", fsync=False) as manager:
+        stop, errors = threading.Event(), list[BaseException]()
+
+        def compacting() -> None:
+            while not stop.is_set():
+                try:
+                    manager.compact()
+                except BaseException as error:
+                    errors.append(error)
+                    return
+
+        thread = threading.Thread(target=compacting)
+        thread.start()
+        for step in range(300):
+            manager.save(step, big(step))
+        stop.set()
+        thread.join()
+        assert errors == []
+        assert manager.all_steps() == list(range(295, 300))
+    assert verify(tmp_path / FILE) == []
+
+
+def test_a_failed_save_in_the_background_is_not_counted_for_the_interval(tmp_path: Path) -> None:
+    """After a failure the same step can be saved again at once."""
+
+    class Full(Storage):
+        full = False
+
+        def write(self, fd: int, data: memoryview, offset: int) -> int:
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return super().write(fd, data, offset)
+
+    storage = Full()
+    with CheckpointManager(tmp_path, durability="async", save_interval_seconds=1000, storage=storage) as manager:
+        manager.save(0, 0)
+        manager._saved_at = None
+        storage.full = True
+        assert manager.save(1, 1)
+        with pytest.raises(StorageError):
+            manager.wait_until_finished()
+        storage.full = False
+        assert manager.save(1, 1)
+        assert manager.all_steps() == [0, 1]

@@ -12,6 +12,8 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import struct
+import tracemalloc
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ import msgspec
 import pytest
 import test_compaction_crash
 import test_crash
+import test_every_call
 import test_io_errors
 import test_journal_crash
 import test_journal_damage
@@ -54,11 +57,11 @@ from faults import (
     load_or_none,
     unchanged,
 )
-from support import assert_same
+from support import assert_same, count
 
 import fastckpt
 from fastckpt import compaction, container
-from fastckpt.errors import CheckpointError, LockedError
+from fastckpt.errors import CheckpointError, LimitError, LockedError
 from fastckpt.journal import Journal, Stream
 from fastckpt.reader import Damage, Entry, Reader
 from fastckpt.storage import Storage, explained
@@ -111,6 +114,7 @@ def test_mutant_is_killed(kill: Kill, subject: Subject) -> None:
         PASSED.add(key)
     with pytest.raises(Lost):
         kill.test(subject=subject, product=kill.mutant)
+    count("mutants killed")
 
 
 def test_harmless_mutant_survives() -> None:
@@ -241,6 +245,7 @@ def test_mutant_of_the_format_is_killed(mutant: Callable[[], Any], test: Callabl
     """FAULTS A6: with a checksum taken out the test finds a wrong state loaded."""
     with mutant(), pytest.raises(Lost):
         test()
+    count("mutants killed")
 
 
 def test_frame_checksum_is_not_alone() -> None:
@@ -261,8 +266,8 @@ def test_frame_checksum_is_not_alone() -> None:
 # Mutants of a run's file
 
 
-def patched(target: Any, name: str, value: Any) -> Callable[[], Any]:
-    return lambda: mock.patch.object(target, name, value)
+def patched(target: Any, name: str, value: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(target, name, value, **options)
 
 
 def no_sync_of_appends(journal: Journal) -> None:
@@ -396,6 +401,7 @@ def test_mutant_of_the_journal_is_killed(mutant: Callable[[], Any], test: Callab
     """FAULTS A6: the test (it stands in its own module, and passes there) finds a step lost, a wrong one, or a crash and damage confused."""
     with mutant(), pytest.raises(Lost):
         test()
+    count("mutants killed")
 
 
 # Mutants of a compaction
@@ -431,6 +437,7 @@ def test_mutant_of_a_compaction_is_killed(mutant: Callable[[], Any], test: Calla
     """FAULTS A6: the test (it stands in its own module, and passes there) finds a step lost, back from the dead, or unreadable."""
     with mutant(), pytest.raises(Lost):
         test()
+    count("mutants killed")
 
 
 @pytest.mark.parametrize("happens", test_journal_processes.HAPPENINGS, ids=lambda happens: happens.__name__)
@@ -477,6 +484,99 @@ def test_mutant_without_lock_is_killed(tmp_path: Path) -> None:
         assert [message for _, message in contents(str(path)) or []] != [b"first", b"one", b"other"]
     with closing(Journal(tmp_path / "b.fastckpt")), pytest.raises(LockedError):
         Journal(tmp_path / "b.fastckpt")
+
+
+# Mutants of the caps
+
+LARGE = bytes(container.most_stored(3) + (1 << 20))
+
+
+def caps() -> None:
+    """FAULTS F1, F12: files of a few kB that hold more than a frame may, in a message or beside a small one, of one checkpoint and of a run: refused, in little memory."""
+    apart = [[], b"", [0, 0, 1], struct.pack("<2I", 3, len(LARGE) - 3), struct.pack("<2I", zlib.crc32(LARGE[:3]), zlib.crc32(LARGE[3:]))]
+    message, beside = forge.record(LARGE), forge.record(LARGE[:3], table=apart, content=LARGE)
+    for name, data in (("a large message", message), ("more than its message", beside)):
+        for whole in (forge.file_header() + data, forge.run(data)):
+            tracemalloc.start()
+            try:
+                found: Any = fastckpt.load(PATH, max_size=1 << 20, storage=ModelStorage({PATH: whole}))
+            except CheckpointError as error:
+                found = error
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            if peak > 8 << 20 or not isinstance(found, LimitError):
+                raise Lost(f"{name}: {found!r:.100}, {peak} bytes taken")
+
+
+CHECK_LENGTHS = container.check_lengths
+
+
+def lengths_without_cap(*arguments: Any, **options: Any) -> int:
+    """The message's length is not compared with `max_size`."""
+    return CHECK_LENGTHS(*arguments, **{**options, "max_size": 1 << 64})
+
+
+CAP_MUTANTS: dict[str, Callable[[], Any]] = {
+    "no cap on a checkpoint": patched(container, "check_lengths", lengths_without_cap),
+    "no cap on a step of a run": patched(Reader, "_max_size", property(lambda self: 1 << 62, lambda self, value: None), create=True),
+    "no cap on what a frame holds": patched(container, "most_stored", lambda message: 1 << 62),
+}
+
+
+@pytest.mark.parametrize("name", CAP_MUTANTS, ids=lambda name: name.replace(" ", "-"))
+def test_mutant_without_a_cap_is_killed(name: str) -> None:
+    """FAULTS A6, F1, F12: with a cap taken out a small file takes the memory that it likes; the product refuses it."""
+    if "caps" not in {test for test, _ in PASSED}:
+        caps()
+        PASSED.add(("caps", ""))
+    with CAP_MUTANTS[name](), pytest.raises(Lost):
+        caps()
+    count("mutants killed")
+
+
+# Mutants, operation by operation
+
+WRITERS = [name for name, operation in test_every_call.OPERATIONS.items() if not operation.reads]
+# An append needs the directory's sync only where a killed writer may have left one undone; so does a compaction whose result a crash may undo.
+NO_NEW_NAME = {"manager, close", "manager, close in the background", "compact", *(name for name in WRITERS if name.startswith("open"))} - {
+    "open, adopting"
+}
+EVERYWHERE = [
+    *((NoFileSync, name) for name in WRITERS if name != "drop-in, remove"),
+    *((NoDirectorySync, name) for name in WRITERS if name not in NO_NEW_NAME),
+    *((SyncAgain, name) for name in ("save, over", "manager, save", "manager, delete", "manager, close", "open", "migrate", "drop-in, write")),
+]
+
+
+@pytest.mark.parametrize(("mutant", "name"), EVERYWHERE, ids=[f"{mutant.__name__}-{name}".replace(" ", "-") for mutant, name in EVERYWHERE])
+def test_mutant_is_killed_in_every_operation(mutant: Callable[[Storage], Storage], name: str) -> None:
+    """FAULTS A6: with a sync taken out, or repeated, the test of that operation's every call (it passes without) finds a state lost."""
+    with pytest.raises(Lost):
+        test_every_call.test_every_call_of_every_operation_fails(name=name, times=1, cleanly={}, product=mutant)
+    count("mutants killed")
+
+
+#: What a wrong edit may take out → the mutants in which it is, as the tests above name them.
+TAKEN_OUT = {
+    "the file's sync": ["NoFileSync", "no sync on append", "the cut is not synced"],
+    "the directory's sync": ["NoDirectorySync", "NoParentSync", "no sync of what a killed writer left"],
+    "the order": ["ReplaceFirst", "SyncAfterReplace", "InPlace"],
+    "the lock": ["test_mutant_without_lock_is_killed"],
+    "the poisoning": ["SyncAgain", "NoSyncError", "synced again"],
+    "the inode check": ["test_mutant_without_identity_check_is_killed"],
+    "the frame's checksum": ["without_crc", "without_any_checksum_of_the_frame"],
+    "the headers' checksums in tables": ["no checksums in tables"],
+    "the caps": [*CAP_MUTANTS],
+}
+
+
+def test_everything_is_taken_out_once() -> None:
+    """FAULTS A6: there is a mutant for each kind of protection, in the tables of this module."""
+    known = {kill.mutant.__name__ for kill in MUTANTS} | {mutant.__name__ for mutant, _ in FORMAT_MUTANTS}
+    known |= (
+        {name for name, *_ in (*RUN_MUTANTS, *COMPACTION_MUTANTS)} | {*CAP_MUTANTS} | {name for name in globals() if name.startswith("test_mutant")}
+    )
+    assert {name for names in TAKEN_OUT.values() for name in names} <= known
 
 
 # The comparison that every test of a round trip leans on

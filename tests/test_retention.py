@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import math
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastckpt.retention import Plan, Retention, StepFacts, best, plan
+from fastckpt.retention import Keeper, Plan, Retention, StepFacts, best, plan
 
 MINUTE = 60 * 10**9
 
@@ -175,7 +174,7 @@ def test_no_limit_keeps_everything() -> None:
 
 def test_nothing_to_plan() -> None:
     """An empty run has an empty plan and no best step."""
-    assert plan([], Retention(max_to_keep=3)) == Plan([], [], {}, [], [])
+    assert plan([], Retention(max_to_keep=3)) == Plan([], [], {})
     assert best([], Retention()) is None
     assert best([], Retention(best_fn="acc")) is None
 
@@ -219,47 +218,37 @@ runs = st.lists(
 )
 
 
-def in_parts(run: list[StepFacts], policy: Retention, cuts: list[int]) -> tuple[set[int], dict[int, list[str]], Plan]:
-    """What is left after planning at each of the cuts and at the end; the last that was said of each step; and the last plan."""
-    left: set[int] = set()
-    said: dict[int, list[str]] = {}
-    made: Plan | None = None
-    bounds = [0, *sorted(cut for cut in cuts if cut <= len(run)), len(run)]
-    for start, end in itertools.pairwise(bounds):
-        made = plan(run[start:end], policy, after=made)
-        left = (left | set(made.keep)) - set(made.drop)
-        said |= made.reasons
-    assert made is not None
-    return left, said, made
-
-
-@given(run=runs, policy=policies, cuts=st.lists(st.integers(0, 25)))
-def test_plans_after_every_save_come_to_the_same(run: list[StepFacts], policy: Retention, cuts: list[int]) -> None:
-    """Planned in parts, each with the plan before, a run ends with the same steps as planned from scratch, and for the same lasting reasons."""
-    scratch = plan(run, policy)
-    for chosen in (cuts, [*range(len(run))]):
-        left, said, made = in_parts(run, policy, chosen)
-        assert sorted(left) == scratch.keep
-        for step in made.keep:
-            assert made.reasons[step] == scratch.reasons[step]
-        for step in scratch.settled:
-            assert set(scratch.reasons[step]) <= {*said[step]}
-        assert made.pending == scratch.pending
+@given(run=runs, policy=policies, known=st.integers(0, 25))
+def test_a_keeper_comes_to_the_same_as_a_plan(run: list[StepFacts], policy: Retention, known: int) -> None:
+    """Step by step, or from any point of the run on, what is left is what planning from scratch keeps, after every step."""
+    keeper = Keeper(run[:known], policy)
+    left = {facts.step for facts in run[:known]} - set(keeper.dropped)
+    assert sorted(left) == plan(run[:known], policy).keep
+    for end, facts in enumerate(run[known:], known + 1):
+        out = keeper.add(facts)
+        assert set(out) <= left
+        left = (left | {facts.step}) - set(out)
+        assert sorted(left) == plan(run[:end], policy).keep
 
 
 @given(run=runs, policy=policies)
-def test_what_is_settled_stays(run: list[StepFacts], policy: Retention) -> None:
-    """No later step drops a settled one, and none brings a dropped one back."""
-    settled: set[int] = set()
+def test_a_keeper_begun_with_what_is_left_goes_on_alike(run: list[StepFacts], policy: Retention) -> None:
+    """After a restart only the kept steps are there to begin with: dropped ones stay dropped, and nothing kept is lost by that."""
+    keeper, left = Keeper([], policy), set[int]()
+    for facts in run:
+        left = (left | {facts.step}) - set(keeper.add(facts))
+    again = Keeper([facts for facts in run if facts.step in left], policy)
+    assert again.dropped == []
+
+
+@given(run=runs, policy=policies)
+def test_what_is_dropped_stays_dropped(run: list[StepFacts], policy: Retention) -> None:
+    """No later step brings a dropped one back."""
     dropped: set[int] = set()
     for end in range(len(run) + 1):
         made = plan(run[:end], policy)
-        assert settled <= set(made.keep)
         assert dropped <= set(made.drop)
-        settled |= set(made.settled)
         dropped |= set(made.drop)
-        assert set(made.settled) <= set(made.keep)
-        assert {each.step for each in made.pending} == set(made.keep) - set(made.settled)
 
 
 @given(run=runs, policy=policies)
@@ -281,23 +270,25 @@ def test_every_plan_keeps_what_it_must(run: list[StepFacts], policy: Retention) 
         assert made.keep == numbers[-policy.max_to_keep :]
 
 
-def test_the_cost_of_a_save_does_not_grow_with_the_run() -> None:
-    """However many steps are kept for good, what a later plan looks at stays as small as the policy's counts."""
-    policy = Retention(max_to_keep=3, keep_period=2, keep_time_interval=60, best_fn="acc")
-    made: Plan | None = None
-    for number in range(1000):
-        made = plan([StepFacts(number, number * 30 * 10**9, {"acc": number % 7 / 7})], policy, after=made)
-        assert len(made.pending) <= 3 + 2
-        assert len(made.reasons) <= 3 + 2 + 1
-
-
 def test_a_step_that_does_not_come_after_the_others_is_refused() -> None:
-    """A run that was rewound is planned from scratch; a step twice is a mistake."""
+    """A run that was rewound needs a new keeper; a step twice is a mistake."""
     policy = Retention(max_to_keep=2)
-    made = plan(steps(1, 2, 3), policy)
+    keeper = Keeper(steps(1, 2, 3), policy)
     for number in (2, 3):
-        with pytest.raises(ValueError, match=f"step {number} .* after step 3: plan from scratch"):
-            plan(steps(number), policy, after=made)
+        with pytest.raises(ValueError, match=f"step {number} does not come after step 3"):
+            keeper.add(steps(number)[0])
     with pytest.raises(ValueError, match="step 4"):
         plan(steps(4, 4), policy)
-    assert made == plan([], policy, after=made)._replace(drop=made.drop, reasons=made.reasons)
+
+
+@pytest.mark.parametrize("metrics", [{"acc": "high"}, {"acc": [1]}, {"hits": 1, "n": 0}])
+def test_an_error_that_is_listened_to_is_a_step_without_the_metric(metrics: dict[str, Any]) -> None:
+    """With `on_error` a metric that is no number, or a `best_fn` that fails, costs no step: it is told of, and the step is kept."""
+    told: list[tuple[str, int]] = []
+    policy = Retention(
+        max_to_keep=1, best_fn="acc" if "acc" in metrics else lambda each: each["hits"] / each["n"],
+        on_error=lambda error, step: told.append((type(error).__name__, step)),
+    )  # fmt: skip
+    facts = [StepFacts(1, 0, metrics), *(StepFacts(number, 0, {"acc": 1.0, "hits": 1, "n": number}) for number in (2, 3))]
+    assert plan(facts, policy).keep[0] == 1
+    assert told == [("TypeError" if "acc" in metrics else "ZeroDivisionError", 1)]

@@ -300,3 +300,14 @@ def test_an_unknown_field_is_found_wherever_it_is(tmp_path: Path, change: Any, w
     with pytest.raises(SchemaError) as caught:
         load(tmp_path / FILE, Everything)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize("type", [Any, Second])
+def test_an_upgrade_that_forgets_to_return_is_named(tmp_path: Path, type: Any) -> None:
+    """A function that changes the data in place and returns nothing does not make None of a state."""
+    with CheckpointManager(tmp_path, First) as manager:
+        manager.save(0, First(1, "a"))
+    with CheckpointManager(tmp_path, type, schema_version=2, upgrades={1: lambda plain: None}) as manager:
+        with pytest.raises(SchemaError, match="the upgrade returned None") as caught:
+            manager.restore()
+        assert "from schema version 1 to 2" in caught.value.__notes__[0]
