@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -94,6 +95,7 @@ MAX_CHUNKS: Final = 1 << 20
 _ZEROS = bytes(256)
 # One system call less is worth a copy up to this many bytes.
 _JOINED = 1 << 18
+_AT_ONCE = 8 << 20
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -519,8 +521,8 @@ def assemble(
     """The message of a record, from the chunks that its table names.
 
     `tables` are those of the records that it touches, its own first, `starts` where their chunks begin; `content(i)` is what unpacking the
-    i-th of their frames gives. All sums are checked before the first frame is asked for; each is asked for once, and only while its
-    chunks are copied.
+    i-th of their frames gives. All sums are checked before the first frame is asked for; each is asked for once, and, unless
+    together they are small, only while its chunks are copied.
 
     Raises `CorruptError` (rows out of range, sums, digest), `LimitError`.
     """
@@ -543,21 +545,32 @@ def assemble(
     most, stored = most_stored(header.message), sum(ends[-1] for ends in starts)
     if stored > most:
         raise LimitError("the frames are out of proportion to the message", limit=most, got=stored, path=path)
-    message = b""
-    out = bytearray(length) if len(tables) > 1 or rows[0] != [(0, 0, len(starts[0]) - 1)] else None
+    _require("message digest mismatch", digest(b"".join(crcs)), header.digest, path, offset)
+    if stored <= max(_AT_ONCE, 2 * length):
+        return _joined(rows, starts, content)
+    out = bytearray(length)
     for record, used in enumerate(rows):
         if not used and record:
             continue
-        data = content(record)
-        view = memoryview(data)
+        view = memoryview(content(record))
         for position, first, end in used:
-            if out is None:
-                message = data
-            else:
-                start = starts[record][first]
-                out[position : position + starts[record][end] - start] = view[start : starts[record][end]]
-    _require("message digest mismatch", digest(b"".join(crcs)), header.digest, path, offset)
-    return message if out is None else bytes(out)
+            start = starts[record][first]
+            out[position : position + starts[record][end] - start] = view[start : starts[record][end]]
+    return bytes(out)
+
+
+def _joined(rows: list[list[tuple[int, int, int]]], starts: Sequence[list[int]], content: Callable[[int], bytes]) -> bytes:
+    """The rows of a message in one go, which copies it once: for frames that are small enough to be held together."""
+    own = content(0)
+    if rows[0] == [(0, 0, len(starts[0]) - 1)] and not any(rows[1:]):
+        return own
+    parts: list[tuple[int, memoryview]] = []
+    for record, used in enumerate(rows):
+        if used:
+            view, at = memoryview(content(record) if record else own), starts[record]
+            parts += [(position, view[at[first] : at[end]]) for position, first, end in used]
+    parts.sort(key=itemgetter(0))
+    return b"".join([part for _, part in parts])
 
 
 def most_stored(message: int) -> int:
