@@ -22,8 +22,9 @@ from typing import NamedTuple
 from . import container
 from .container import FILE_HEADER_SIZE
 from .errors import CorruptError
-from .journal import RECORDS_PER_BASE, Entry, Journal, Stream
+from .journal import Entry, Journal
 from .reader import OpenFile, Reader, Retired
+from .stream import RECORDS_PER_BASE, Stream
 
 __all__ = ["Compaction", "compact", "estimate", "prove"]
 

@@ -13,7 +13,7 @@ from .changes import Change, Extractor, changes, nearest, parse_path
 from .codec import Codec
 from .errors import CheckpointWarning, EncodeError, NotFoundError
 from .journal import Entry, Journal
-from .storage import DISK, Storage
+from .storage import DISK, Storage, exists, is_folder
 from .timeline import LAST_STEP, Timeline
 from .tree import ABSENT, path_text
 from .upgrades import Loader, Unknown, Upgrade
@@ -43,10 +43,11 @@ class Point(NamedTuple):
     value: Any
 
 
-def file_of(path: str | os.PathLike[str], name: str = NAME) -> str:
-    """The file of the run `path`: itself where it is named so, else the file `name` in that directory."""
+def file_of(path: str | os.PathLike[str], name: str = NAME, *, storage: Storage = DISK) -> str:
+    """The file of the run `path`: itself where it is named so or is a file, else the file `name` in that directory."""
     path = os.fspath(path)
-    return path if path.endswith(os.path.splitext(NAME)[1]) else os.path.join(path, name)
+    named = path.endswith(os.path.splitext(NAME)[1])
+    return path if named or (exists(path, storage=storage) and not is_folder(path, storage=storage)) else os.path.join(path, name)
 
 
 def step_number(step: object) -> int:
@@ -86,7 +87,7 @@ class History(Generic[T]):
         storage: Storage = DISK,
     ) -> None:
         loader = Loader(Codec(type), version=schema_version, upgrades=upgrades, unknown=unknown)
-        journal = Journal(file_of(path), read_only=True, storage=storage)
+        journal = Journal(file_of(path, storage=storage), read_only=True, storage=storage)
         try:
             self._set_up(journal, loader, None if first_step is None else step_number(first_step))
             self._timeline.warn_of_damage()

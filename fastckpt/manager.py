@@ -208,7 +208,7 @@ class CheckpointManager(History[T]):
         self._checker = Checker(self._codec, round_trip)
         self._readable: int | None = None  # the newest step that was compared, or read back at least
         self._unchecked: Encoded | None = None  # the last save, if nothing looked at it yet; the journal holds its message as well
-        journal = Journal(file_of(directory, name), read_only=read_only, lock=lock, chunk=chunk, level=level, storage=storage)
+        journal = Journal(file_of(directory, name, storage=storage), read_only=read_only, lock=lock, chunk=chunk, level=level, storage=storage)
         self.read_only = read_only
         self._writer = Writer(f"fastckpt {journal.path}") if durability == "async" and not read_only else None
         self._guard: SignalGuard | None = None

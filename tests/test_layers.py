@@ -18,6 +18,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("codec", "delta", "container", "storage", "schema"),  # strangers to one another
     ("lock", "twin", "jsonable", "changes", "upgrades"),
     ("reader",),
+    ("stream",),
     ("journal",),
     ("file", "repair", "compaction"),
     ("check", "timeline", "writer", "resume", "retention", "preempt"),

@@ -62,9 +62,10 @@ from support import assert_same, count
 import fastckpt
 from fastckpt import compaction, container
 from fastckpt.errors import CheckpointError, LimitError, LockedError
-from fastckpt.journal import Journal, Stream
+from fastckpt.journal import Journal
 from fastckpt.reader import Damage, Entry, Reader
 from fastckpt.storage import Storage, explained
+from fastckpt.stream import Stream
 
 # Mutants of the disk work
 
