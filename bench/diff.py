@@ -23,16 +23,15 @@ import zstandard
 
 from fastckpt.delta import CHUNK, EMPTY, Difference, diff
 
-from .report import table
+from .floors import floors
+from .report import Outcome, Picture, table
 from .shapes import PERSISTED, TrainState, change, make, replace_pack
 
 HELP = "what a message shares with the one before it: CPU time, new bytes, rows; files of whole runs, simulated"
 ROUNDS, QUICK_ROUNDS = 9, 3
 MB = 1_000_000
-# No difference may cost more, whatever the messages; a message counts as so many bytes at least, for a call costs something too.
-MOST_MS_PER_MB, LEAST_BYTES = 6.0, MB // 4
-# What a whole run may come to, in MB.
-MOST_MB = {"200 trajectories": 1.8, "trainer state": 2.5, "appended rows": 40.0}
+# A message counts as so many bytes at least, for a call costs something too.
+LEAST_BYTES = MB // 4
 SHARED = Path(os.environ.get("FASTCKPT_SHARED") or Path(__file__).resolve().parents[2] / "shared") / "data"
 # Of a record beside its table and frame, with some metadata.
 _HEADERS = 330
@@ -44,35 +43,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk", type=int, default=CHUNK, metavar="BYTES", help="size that chunks aim at (default: %(default)s)")
     parser.add_argument("--level", type=int, default=3, metavar="N", help="zstd's, for the simulated runs (default: %(default)s)")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of each simulated run at most (default: all; with --quick a tenth)")
-    parser.add_argument("--check", action="store_true", help="exit with 1, naming it, when a difference takes too long or a file is too large")
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[str]]:  # noqa: ARG001 (nothing is written)
-    """Measure and print; the results for `--json`, and what fell short for `--check`."""
-    short: list[str] = []
+def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
+    """Measure and print."""
+    del folder  # nothing is written
+    outcome = Outcome()
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
-    cases: dict[str, Any] = {}
-    rows = [["", "MB", "CPU ms", "ms/MB", "new kB", "rows"]]
-    for name, before, message in [*_ordinary(arguments.quick), *_hard(int(arguments.mb * MB))]:
-        result = cases[name] = measure(before, message, rounds, arguments.chunk)
-        per_mb = result["cpu_ms_per_mb"]
+    held, most_mb = floors("diff"), floors("diff", "file_mb")
+    rows, bars = [["", "MB", "CPU ms", "ms/MB", "new kB", "rows"]], list[tuple[float, float]]()
+    for name, before, message in [*_ordinary(arguments.quick), *hard(int(arguments.mb * MB))]:
+        result = measure(before, message, rounds, arguments.chunk)
+        per_mb = outcome.add("one difference", name, "a MB", unit="ms", samples=result["ms_per_mb"]).median
+        outcome.add("one difference", name, "new bytes", unit="B", samples=[result["new_bytes"]])
         rows.append([name, f"{len(message) / MB:.2f}", f"{statistics.median(result['cpu_seconds']) * 1e3:.2f}", f"{per_mb:.2f}"])
         rows[-1] += [f"{result['new_bytes'] / 1e3:.1f}", str(result["rows"])]
-        if per_mb > MOST_MS_PER_MB:
-            short.append(f"diff, {name}: {per_mb:.2f} ms/MB, at most {MOST_MS_PER_MB}")
+        bars.append((float(len(bars)), per_mb))
+        if per_mb > held["ms_per_mb"]:
+            outcome.short.append(f"diff, {name}: {per_mb:.2f} ms/MB, at most {held['ms_per_mb']}")
     print(f"\none difference, {rounds} rounds\n{table(rows)}", flush=True)
-    runs: dict[str, Any] = {}
+    outcome.picture = Picture("What two messages share", "", "milliseconds for a MB", {"CPU": bars}, labels=[row[0] for row in rows[1:]])
     rows = [["", "steps", "MB", "of it tables", "MB a state", "bases", "touched", "chunks", "CPU ms a step"]]
     for name, (steps, messages) in _runs().items():
-        asked = arguments.steps or (max(steps // 10, 2) if arguments.quick else steps)
-        result = runs[name] = simulate(islice(messages(), asked), arguments.chunk, arguments.level)
+        asked = min(arguments.steps or (max(steps // 10, 2) if arguments.quick else steps), steps)
+        result = simulate(islice(messages(), asked), arguments.chunk, arguments.level)
+        outcome.add("whole run", f"{name}, {result['steps']} steps", "file", unit="B", samples=[result["file_bytes"]])
+        outcome.add("whole run", f"{name}, {result['steps']} steps", "a step", unit="ms", samples=[1e3 * result["cpu_seconds"] / result["steps"]])
         rows.append([name, str(result["steps"]), f"{result['file_bytes'] / MB:.3f}", f"{result['table_bytes'] / MB:.3f}"])
         rows[-1] += [f"{result['message_bytes'] / MB:.2f}", str(result["bases"]), str(result["touched"]), str(result["chunks"])]
         rows[-1].append(f"{result['cpu_seconds'] / result['steps'] * 1e3:.2f}")
-        if asked >= steps and result["file_bytes"] > MOST_MB.get(name, float("inf")) * MB:
-            short.append(f"diff, {name}: {result['file_bytes'] / MB:.2f} MB, at most {MOST_MB[name]}")
+        if asked == steps and result["file_bytes"] > most_mb.get(name, float("inf")) * MB:
+            outcome.short.append(f"diff, {name}: {result['file_bytes'] / MB:.2f} MB, at most {most_mb[name]}")
     print(f"\nwhole runs, simulated; touched: most records that a message lies in; chunks: of the last message\n{table(rows)}")
-    return {"cases": cases, "runs": runs}, short
+    return outcome
 
 
 def measure(before: bytes, message: bytes, rounds: int, chunk: int = CHUNK) -> dict[str, Any]:
@@ -86,7 +89,7 @@ def measure(before: bytes, message: bytes, rounds: int, chunk: int = CHUNK) -> d
     return {
         "message_bytes": len(message),
         "cpu_seconds": samples,
-        "cpu_ms_per_mb": statistics.median(samples) * 1e3 / max(len(message), len(before), LEAST_BYTES) * MB,
+        "ms_per_mb": [seconds * 1e3 / max(len(message), len(before), LEAST_BYTES) * MB for seconds in samples],
         "new_bytes": len(made.content),
         "rows": len(made.runs) // 3,
     }
@@ -144,7 +147,7 @@ def _ordinary(quick: bool) -> Iterator[_Case]:
     yield "unchanged", message, message
 
 
-def _hard(size: int) -> Iterator[_Case]:
+def hard(size: int) -> Iterator[_Case]:
     """Messages in which there is little to find, or in which the same is found everywhere."""
     draw = random.Random(3)
     noise, text = draw.randbytes(size), _text(draw, size)

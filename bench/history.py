@@ -18,45 +18,54 @@ from fastckpt.codec import Codec
 from fastckpt.history import History
 from fastckpt.reader import Reader
 
-from .report import Ratio, table
-from .save import shape_names
+from .floors import floors
+from .options import add_states, add_steps, state_names
+from .report import Outcome, Picture, Ratio, named, table
 from .shapes import SHAPES, change, make, old_serialize
 from .worker import BenchError
 
 HELP = "one value across the steps of a run, and the difference of two steps"
 STEPS, QUICK_STEPS = 1000, 100
 ROUNDS, QUICK_ROUNDS = 5, 2
-# A series takes at most this much of the time of decoding every step.
-FLOOR = 0.40
 VALUE = "eval_prev_acc"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
-    parser.add_argument("--shapes", type=shape_names, default=["usual"], metavar="NAME,...", help=f"of {', '.join(SHAPES)} (default: usual)")
-    parser.add_argument("--steps", type=int, metavar="N", help=f"how many steps the run has (default: {STEPS})")
-    parser.add_argument("--diff", type=shape_names, default=["large"], metavar="NAME,...", help="of what two steps are compared (default: large)")
-    parser.add_argument("--check", action="store_true", help="exit with 1, naming it, when a series takes longer than the floor allows")
+    add_states(parser, ["usual"], file=False)
+    add_steps(parser, STEPS)
+    parser.add_argument("--diff", type=state_names, default=["large"], metavar="NAME,...", help="of what two steps are compared (default: large)")
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Measure and print; the results for `--json`, and what fell short for `--check`."""
+def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
+    """Measure and print."""
+    if unknown := {*arguments.shapes, *arguments.diff} - {*SHAPES}:
+        raise BenchError(f"no value `{VALUE}` in the states of {', '.join(sorted(unknown))}")
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    series = {shape: _series(folder / f"series-{shape}", shape, steps, rounds) for shape in arguments.shapes}
-    diffs = {shape: _diffs(folder / f"diff-{shape}", shape, rounds) for shape in arguments.diff}
-    rows, short = [["", "every step decoded", "series", "of that time", "at most"]], []
-    for shape, samples in series.items():
-        ratio = Ratio.of(samples["series_seconds"], samples["decoded_seconds"])
-        times = [f"{1e3 * sorted(each)[len(each) // 2] / steps:.2f} ms a step" for each in (samples["decoded_seconds"], samples["series_seconds"])]
-        rows.append([shape, *times, str(ratio), f"{FLOOR:.2f}x"])
-        if ratio.median > FLOOR:
-            short.append(f"{shape}: a series takes {ratio.median:.2f} of the time of decoding every step, at most {FLOOR}")
+    outcome, most = Outcome(), floors("history")["series"]
+    rows = [["", "every step decoded", "series", "of that time", "at most"]]
+    for shape in arguments.shapes:
+        samples = _series(folder / f"series-{shape}", shape, steps, rounds)
+        ratio = outcome.ratios[named(shape, "series")] = Ratio.of(samples["series"], samples["decoded"])
+        times = [outcome.add(shape, f"{name}, a step", unit="ms", samples=[1e3 * each / steps for each in own]) for name, own in samples.items()]
+        rows.append([shape, *(f"{figure.median:.2f} ms a step" for figure in reversed(times)), str(ratio), f"{most:.2f}x"])
+        if ratio.median > most:
+            outcome.short.append(f"{shape}: a series takes {ratio.median:.2f} of the time of decoding every step, at most {most}")
     print(f"\n`{VALUE}` across {steps} steps, {rounds} rounds\n{table(rows)}")
     rows = [["", "difference of two steps", "changes"]]
-    rows += [[shape, f"{sorted(each['seconds'])[len(each['seconds']) // 2]:.3f} s", f"{each['changes']}"] for shape, each in diffs.items()]
+    for shape in arguments.diff:
+        seconds, changes = _diffs(folder / f"diff-{shape}", shape, rounds)
+        rows.append([shape, f"{outcome.add(shape, 'diff of two steps', unit='ms', samples=seconds).median / 1e3:.3f} s", f"{changes}"])
     print(f"\nread, decoded and compared\n{table(rows)}")
-    return {"steps": steps, "rounds": rounds, "series": series, "diffs": diffs}, short
+    labels = [*arguments.shapes]
+    bars = {
+        name: [(float(at), outcome.figures[named(label, f"{name}, a step")].median) for at, label in enumerate(labels)]
+        for name in ("decoded", "series")
+    }
+    outcome.picture = Picture("One value across the steps of a run", "state", "milliseconds a step", bars, labels=labels)
+    outcome.details["steps"] = steps
+    return outcome
 
 
 def _write(folder: Path, shape: str, steps: int) -> list[float]:
@@ -83,17 +92,18 @@ def _series(folder: Path, shape: str, steps: int, rounds: int) -> dict[str, list
             entries = reversed(list(reader.live()))
             return [(entry.header.step or 0, codec.decode(reader.read(entry), entry.header.ext)[VALUE]) for entry in entries]
 
-    samples: dict[str, list[float]] = {"series_seconds": [], "decoded_seconds": []}
+    samples: dict[str, list[float]] = {"series": [], "decoded": []}
     for number in range(rounds):
-        for name, call in (("series_seconds", series), ("decoded_seconds", decoded))[:: -1 if number % 2 else 1]:
+        for name, call in (("series", series), ("decoded", decoded))[:: -1 if number % 2 else 1]:
             result, seconds = _timed(call)
             if result != expected:
-                raise BenchError(f"{name.partition('_')[0]}: not the values that were saved, so its times would mean nothing")
+                raise BenchError(f"{name}: not the values that were saved, so its times would mean nothing")
             samples[name].append(seconds)
     return samples
 
 
-def _diffs(folder: Path, shape: str, rounds: int) -> dict[str, Any]:
+def _diffs(folder: Path, shape: str, rounds: int) -> tuple[list[float], int]:
+    """Milliseconds of each round, and how many changes there are."""
     _write(folder, shape, 2)
     samples = []
     for _ in range(rounds):
@@ -101,8 +111,8 @@ def _diffs(folder: Path, shape: str, rounds: int) -> dict[str, Any]:
             found, seconds = _timed(lambda: history.diff(0, 1))
         if not any(change.path == f"$.{VALUE}" for change in found):
             raise BenchError("diff: a change is missing, so its times would mean nothing")
-        samples.append(seconds)
-    return {"seconds": samples, "changes": len(found)}
+        samples.append(1e3 * seconds)
+    return samples, len(found)
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -20,43 +20,45 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from .contenders import Payload, Run
-from .report import table
-from .save import shape_names
-from .shapes import SHAPES, change, make
-from .worker import BenchError
+from .floors import floors
+from .options import add_states
+from .report import Outcome, Picture, table
+from .worker import BenchError, peak_begins_here, resident
+from .workloads import make_workload
 
 HELP = "peak memory of a run's writer, as a multiple of the message"
 STEPS, QUICK_STEPS = 40, 8
-# Held at most this many times the message.
-FLOORS = {"sync": 4.0, "async": 5.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
-    parser.add_argument("--shapes", type=shape_names, default=["large"], metavar="NAME,...", help=f"of {', '.join(SHAPES)} (default: large)")
-    parser.add_argument("--check", action="store_true", help="exit with 1, naming it, when more is taken than the floor allows")
+    add_states(parser, ["large"], file=False)
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Measure and print; the results for `--json`, and what fell short for `--check`. A round is a step."""
+def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
+    """Measure and print. A round is a step."""
     if not Path("/proc/self/clear_refs").exists():
         raise BenchError("peak memory is told by Linux alone")
-    steps = str(arguments.rounds or (QUICK_STEPS if arguments.quick else STEPS))
-    rows, short, results = [["", "", "checks", "held", "at most", "held by step 20", "resident"]], [], []
+    outcome, steps = Outcome(), str(arguments.rounds or (QUICK_STEPS if arguments.quick else STEPS))
+    rows, bars = [["", "", "checks", "held", "at most", "held by step 20", "resident"]], dict[str, list[tuple[float, float]]]()
     for shape in arguments.shapes:
         # What the steps themselves allocate, without a save.
         own = {kind: _measured(kind, "none", "never", steps, shape, str(folder)) for kind in ("held", "resident")}
-        for durability, most in FLOORS.items():
+        for durability, most in floors("memory").items():
             for round_trip in ("auto", "never"):
                 taken = {kind: _measured(kind, durability, round_trip, steps, shape, str(folder)) for kind in own}
-                held, resident = ([each - without for each, without in zip(taken[kind], own[kind], strict=True)] for kind in own)
-                rows.append([shape, durability, round_trip, f"{held[1]:.2f}", f"{most}", f"{held[0]:.2f}", f"{resident[1]:.2f}"])
-                results.append({"shape": shape, "durability": durability, "round_trip": round_trip, "held": held, "resident": resident})
+                held, whole = ([each - without for each, without in zip(taken[kind], own[kind], strict=True)] for kind in own)
+                rows.append([shape, durability, round_trip, f"{held[1]:.2f}", f"{most}", f"{held[0]:.2f}", f"{whole[1]:.2f}"])
+                for kind, peaks in (("held", held), ("resident", whole)):
+                    outcome.add(shape, durability, f"checks {round_trip}", kind, unit="messages", samples=peaks[1:])
+                    bars.setdefault(kind, []).append((float(len(rows) - 2), peaks[1]))
                 if held[1] > most:
-                    short.append(f"{shape}, {durability}, checks {round_trip}: holds {held[1]:.2f} times the message, at most {most}")
+                    outcome.short.append(f"{shape}, {durability}, checks {round_trip}: holds {held[1]:.2f} times the message, at most {most}")
     print(f"\n{steps} steps; times the message\n{table(rows)}")
-    return {"steps": int(steps), "peaks": results}, short
+    outcome.details["steps"] = int(steps)
+    labels = [f"{row[1]}, checks {row[2]}" for row in rows[1:]]
+    outcome.picture = Picture("Peak memory of a run's writer", "", "times the message", bars, labels=labels)
+    return outcome
 
 
 def _measured(*arguments: str) -> list[float]:
@@ -65,32 +67,27 @@ def _measured(*arguments: str) -> list[float]:
     return peaks
 
 
-def _resident(key: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
-
-
 def main(kind: str, durability: str, round_trip: str, steps: str, shape: str, folder: str) -> None:
     """In a process of its own: save that many steps, and print the peak of the first 20 and of all, as times the message."""
     from fastckpt import CheckpointManager  # noqa: PLC0415  (its import is no memory of a save, but that of msgspec is there anyway)
 
-    state = make(shape)
-    message = len(msgspec.msgpack.encode(Run.payload(state, 0)))  # and a change keeps its size
+    work = make_workload(shape)
+    message = len(msgspec.msgpack.encode(work.typed(0)))  # and a step keeps its size
     gc.collect()
     if kind == "held":
         tracemalloc.start()
-    before = _resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins here
+    before = resident("VmRSS")
+    peak_begins_here()
     peaks = []
 
     def measure() -> None:
-        taken = tracemalloc.get_traced_memory()[1] if kind == "held" else _resident("VmHWM") - before
+        taken = tracemalloc.get_traced_memory()[1] if kind == "held" else resident("VmHWM") - before
         peaks.append(taken / message)
 
     def loop(save: Callable[[int, Any], object]) -> None:
         for step in range(int(steps)):
-            change(state, step)
-            save(step, Run.payload(state, step))
+            work.step(step)
+            save(step, work.typed(step))
             if step == min(19, int(steps) - 1):
                 measure()
 
@@ -100,7 +97,7 @@ def main(kind: str, durability: str, round_trip: str, steps: str, shape: str, fo
         modes = cast("Literal['sync', 'async']", durability), cast("Literal['auto', 'never']", round_trip)
         with (
             tempfile.TemporaryDirectory(dir=folder) as run_folder,
-            CheckpointManager(run_folder, Payload, durability=modes[0], round_trip=modes[1]) as manager,
+            CheckpointManager(run_folder, work.type, durability=modes[0], round_trip=modes[1]) as manager,
         ):
             loop(manager.save)
     measure()

@@ -9,64 +9,65 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 from fastckpt import CheckpointManager, SaveStats
 
-from .contenders import Payload, Run
-from .report import table
-from .save import shape_names
-from .shapes import SHAPES, change, make
+from .floors import floors
+from .options import add_states, add_steps, positive
+from .report import Outcome, Picture, percentile, table
 from .worker import BenchError
+from .workloads import make_workload
 
 HELP = "a run that keeps its newest steps: size of the file, and pauses"
 STEPS, QUICK_STEPS, KEPT = 10_000, 600, 100
-# The file of the second half of the run is at most so many times as large as that of the first half: it does not grow with the run.
-FLOOR = 1.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
-    parser.add_argument("--shapes", type=shape_names, default=["usual"], metavar="NAME,...", help=f"of {', '.join(SHAPES)} (default: usual)")
-    parser.add_argument("--steps", type=int, metavar="N", help=f"how many steps the run has (default: {STEPS})")
-    parser.add_argument("--keep", type=int, default=KEPT, metavar="N", help=f"how many of them are kept (default: {KEPT})")
-    parser.add_argument("--check", action="store_true", help="exit with 1, naming it, when the file goes on growing")
+    add_states(parser, ["usual"], file=False)
+    add_steps(parser, STEPS)
+    parser.add_argument("--keep", type=positive, default=KEPT, metavar="N", help=f"how many of them are kept (default: {KEPT})")
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Measure and print; the results for `--json`, and what fell short for `--check`."""
+def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
+    """Measure and print."""
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    rows, short, results = [["", "steps", "largest file", "at the end", "written", "save ms: median", "99%", "longest"]], [], {}
+    outcome, lines, most = Outcome(), dict[str, list[tuple[float, float]]](), floors("retain")["growth"]
+    rows = [["", "steps", "largest file", "at the end", "written", "save ms: median", "99%", "longest"]]
     for shape in arguments.shapes:
         for kept, count in ((arguments.keep, steps), (None, min(steps, 5 * arguments.keep))):
-            sizes, seconds, stats, live = _measure(folder / f"{shape}-{kept}", shape, count, kept)
-            results[f"{shape}, {kept or 'all'} kept"] = {"sizes": sizes, "seconds": seconds, "written_bytes": stats.written_bytes}
-            slow = sorted(seconds)
-            times = [f"{1e3 * slow[min(int(len(slow) * part), len(slow) - 1)]:.2f}" for part in (0.5, 0.99, 1)]
+            sizes, times, stats, live = _measure(folder / f"{shape}-{kept}", shape, count, kept)
+            name = f"{shape}, {f'newest {kept}' if kept else 'all'} kept"
+            figure = outcome.add(name, "save", unit="ms", samples=times)
+            outcome.add(name, "largest file", unit="B", samples=[max(sizes)])
+            outcome.add(name, "written", unit="B", samples=[stats.written_bytes])
+            thinned = max(1, count // 200)
+            lines[name] = [(float(step), sizes[step] / 1e6) for step in range(0, count, thinned)]
             bytes_ = [f"{size / 1e6:.2f} MB" for size in (max(sizes), sizes[-1], stats.written_bytes)]
-            rows.append([f"{shape}, {f'newest {kept}' if kept else 'all'} kept", str(count), *bytes_, *times])
+            rows.append([name, str(count), *bytes_, *(f"{value:.2f}" for value in (figure.median, percentile(times, 99), max(times)))])
             if kept is None:
                 continue
             if live != list(range(count))[-kept:]:
                 raise BenchError(f"{shape}: {len(live)} steps are there, not the newest {kept}")
             growth = max(sizes[count // 2 :]) / max(sizes[: count // 2])
-            if growth > FLOOR:
-                short.append(f"{shape}: the file of the second half is {growth:.2f} times that of the first, at most {FLOOR}")
+            if growth > most:
+                outcome.short.append(f"{shape}: the file of the second half is {growth:.2f} times that of the first, at most {most}")
     print(f"\n{table(rows)}")
-    return {"steps": steps, "runs": results}, short
+    outcome.picture = Picture("The file of a long run", "step", "MB", lines)
+    return outcome
 
 
 def _measure(folder: Path, shape: str, steps: int, kept: int | None) -> tuple[list[int], list[float], SaveStats, list[int]]:
-    """The size of the file after each save, the seconds that each took, their sums, and the steps that are there in the end."""
-    state = make(shape)
-    sizes, seconds = [], []
-    with CheckpointManager(folder, Payload, max_to_keep=kept) as manager:
+    """The size of the file after each save, the milliseconds that each took, their sums, and the steps that are there in the end."""
+    work = make_workload(shape)
+    sizes, times = [], []
+    with CheckpointManager(folder, work.type, max_to_keep=kept) as manager:
         path = Path(manager.path)
         for step in range(steps):
-            change(state, step)
-            payload = Run.payload(state, step)
+            work.step(step)
+            value = work.typed(step)
             began = time.perf_counter()
-            manager.save(step, payload)
-            seconds.append(time.perf_counter() - began)
+            manager.save(step, value)
+            times.append(1e3 * (time.perf_counter() - began))
             sizes.append(path.stat().st_size)
-        return sizes, seconds, manager.stats, manager.all_steps()
+        return sizes, times, manager.stats, manager.all_steps()

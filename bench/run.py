@@ -1,128 +1,142 @@
-"""The case `run`: every step of a run, durable. What a step waits for, what it writes, and what the caller gives in the background.
+"""The case `run`: every step of a run, durable. What a step makes the loop wait, how long until it is durable, what it writes.
 
-Contenders take turns, in an order that alternates; before anything is timed, each must load exactly what it was given. Steps are
-those of a real optimisation (20 answers flip, an edit comes and one goes, a case is replaced), then ones that replace a whole
-case pack.
+A run of steps as in a real optimisation (20 answers flip, an edit comes and one goes, a case is replaced), bases and compactions
+included; slow contenders save some of the steps only. Then steps that replace a whole pack, and what the caller gives in the
+background. Contenders take turns, in an order that alternates; before anything is timed, each must load exactly what it was given.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from .contenders import RUNS, BackgroundRun, Orjson, Replaced, Run
-from .report import Ratio, table
-from .save import compare, shape_names
-from .shapes import SHAPES
-from .worker import Worker, in_turn, require
+from .contenders import ASYNC, BASELINE, CONTENDERS, SYNC, KeptRun, LangGraph, Msgpack, Orjson, OrjsonUnsafe, Pickle, ReplacedDurably, Sqlite
+from .floors import Floor, floors, judged
+from .options import add_states, add_steps, states
+from .report import Outcome, Picture, Ratio, amount, named, percentile, table
+from .worker import able, compare, in_turn, workers
 
-HELP = "every step of a run: save time, bytes written, and blocking time in the background"
-ROUNDS = {"small": 40, "usual": 40, "usual-cjk": 30, "large": 15}
-QUICK_ROUNDS = {"small": 5, "usual": 4, "usual-cjk": 4, "large": 2}
-OURS, BACKGROUND = Run.name, BackgroundRun.name
+HELP = "every step of a run: blocking and total time, bytes written, file, memory"
+COMPARED = [BASELINE, *(each.name for each in (ReplacedDurably, Orjson, OrjsonUnsafe, Pickle, Msgpack, Sqlite, LangGraph)), SYNC, KeptRun.name, ASYNC]
+STEPS, QUICK_STEPS = {"large": 200, "shuffled": 100}, {"large": 10, "shuffled": 10}
+DEFAULT_STEPS, DEFAULT_QUICK_STEPS = 1000, 30
+# Steps of a run that a slow contender saves, or one that writes the whole state with each step and keeps it.
+SLOW_STEPS = 50
+BULKY = {Sqlite.name}
+LEAPS, QUICK_LEAPS = 20, 3
+BYTES = ("bytes", "file", "memory")
 
-
-@dataclass(frozen=True)
-class Floor:
-    """One floor: what is compared, at least (or at most) how much, and what was measured."""
-
-    shape: str
-    what: str
-    floor: float
-    measured: float
-    at_most: bool = False
-
-    @property
-    def reached(self) -> bool:
-        """Whether the median is on the right side."""
-        return self.measured <= self.floor if self.at_most else self.measured >= self.floor
-
-    def __str__(self) -> str:
-        return f"{self.shape}, {self.what}: {self.measured:.2f}, the floor is {'at most' if self.at_most else 'at least'} {self.floor}"
+Samples = dict[str, dict[str, list[float]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
-    parser.add_argument(
-        "--shapes", type=shape_names, default=["usual", "large"], metavar="NAME,...", help=f"of {', '.join(SHAPES)} (default: usual,large)"
-    )
-    parser.add_argument("--check", action="store_true", help="exit with 1, naming what fell short, when a floor is not reached")
+    add_states(parser, ["usual", "large", "shuffled"])
+    add_steps(parser, f"{DEFAULT_STEPS}; fewer of `large` and `shuffled`")
 
 
-def run(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Measure and print; the results for `--json`, and what fell short for `--check`."""
-    require(RUNS)
-    results: dict[str, Any] = {}
-    short: list[str] = []
-    for shape in arguments.shapes:
-        rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)[shape]
-        samples = measure(shape, rounds, warm_up=2, folder=folder / shape)
-        floors = _floors(shape, samples)
-        print(f"\n{shape}, {rounds} rounds\n{_report(samples, floors)}", flush=True)
-        short += [str(floor) for floor in floors if not floor.reached]
-        results[shape] = {"rounds": rounds, "samples": samples, "floors": [{"what": str(floor), "reached": floor.reached} for floor in floors]}
-    print("\nTimes are medians; ratios are of the replaced module's save, which does not sync, round by round: median, 10th to 90th percentile.")
-    return {"shapes": results}, short
+def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
+    """Measure and print."""
+    outcome, lines = Outcome(), dict[str, list[tuple[float, float]]]()
+    compared, asked = able(COMPARED), states(arguments, arguments.steps or DEFAULT_STEPS)
+    drawn = asked[0].label
+    for label, workload in asked:
+        steps = arguments.steps or (QUICK_STEPS.get(label, DEFAULT_QUICK_STEPS) if arguments.quick else STEPS.get(label, DEFAULT_STEPS))
+        leaps = arguments.rounds or (QUICK_LEAPS if arguments.quick else LEAPS)
+        samples = measure(compared, workload, steps, leaps, folder / label)
+        for name, own in samples.items():
+            every = _every(name, steps)
+            for key, values in own.items():
+                outcome.add(label, name, key, unit="B" if key.endswith(BYTES) else "ms", samples=values)
+            for key in ("total", "bytes", "leap, total"):
+                theirs = samples[BASELINE][key]
+                ours = own[key] if key.startswith("leap") else _at_the_same(own[key], every, _every(BASELINE, steps))
+                outcome.ratios[named(label, name, key)] = Ratio.of(theirs, ours)
+            if label == drawn:
+                wait = own["blocking"]
+                thinned = max(1, len(wait) // 50)
+                lines[name] = [(float(at * every), statistics.median(wait[at : at + thinned])) for at in range(0, len(wait), thinned)]
+        found = _floors(label, samples, outcome)
+        said, short = judged(found)
+        outcome.short += short
+        print(f"\n{label}, {steps} steps\n{_report(label, compared, outcome, samples)}\n{said}".rstrip(), flush=True)
+    print("\nRatios are of the replaced module's save, which does not sync, step by step: their median, and 10th to 90th percentile.")
+    outcome.details["slow_contenders_save_at_most"] = SLOW_STEPS
+    outcome.picture = Picture(f"What a step makes the loop wait ({drawn})", "step", "milliseconds", lines, logarithmic=True)
+    return outcome
 
 
-def measure(shape: str, rounds: int, warm_up: int, folder: Path) -> dict[str, dict[str, list[float]]]:
-    """Every sample by contender and measure, in the order of the rounds."""
-    folder.mkdir()
-    samples: dict[str, dict[str, list[float]]] = {name: {} for name in RUNS}
-    with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(name, shape, folder / str(number))) for number, name in enumerate(RUNS)]
+def _every(name: str, steps: int) -> int:
+    """Of how many steps this contender saves one."""
+    return math.ceil(steps / SLOW_STEPS) if CONTENDERS[name].slow or name in BULKY else 1
+
+
+def _at_the_same(values: list[float], every: int, other: int) -> list[float]:
+    """Of the samples of each `every`th step those of each `other`th one."""
+    return values[:: other // every] if other > every else values
+
+
+def measure(compared: list[str], workload: str, steps: int, leaps: int, folder: Path) -> Samples:
+    """Every sample by contender and measure, in the order of the steps."""
+    samples: Samples = {name: {} for name in compared}
+    warm_up = 2
+    with workers(compared, workload, folder) as all_workers:
         for step in range(warm_up):
-            for worker in workers:
+            for worker in all_workers:
                 worker.ask("save", step)
-        compare(workers, warm_up - 1)
-        step = warm_up
-        for number in range(rounds):
-            order = in_turn(workers, number)
-            # The bigger step every fifth round, as often as it takes for a median.
-            for what in ("save", "save_pack") if number % 2 else ("save",):
-                for worker in order:
-                    for key, value in worker.ask(what, step).items():
-                        samples[worker.contender].setdefault(f"{what}_{key}", []).append(value)
-                step += 1
-            background = next(worker for worker in workers if worker.contender == BACKGROUND)
-            for key, value in background.ask("block", step).items():
-                samples[BACKGROUND].setdefault(key, []).append(value)
+        compare(all_workers, warm_up - 1)
+        for worker in all_workers:
+            worker.ask("peak", True)
+        for number in range(steps):
+            for worker in in_turn(all_workers, number):
+                due = number % _every(worker.contender, steps) == 0
+                for key, value in worker.ask("save" if due else "skip", warm_up + number).items():
+                    samples[worker.contender].setdefault(key, []).append(value)
+        for worker in all_workers:
+            own = samples[worker.contender]
+            own["file"], own["memory"] = [worker.ask("file")["file"]], [worker.ask("peak", False)["memory"]]
+        step = warm_up + steps
+        for number in range(leaps):
+            for worker in in_turn(all_workers, number):
+                for key, value in worker.ask("leap", step).items():
+                    samples[worker.contender].setdefault(f"leap, {key}", []).append(value)
             step += 1
+        background = next(worker for worker in all_workers if worker.contender == ASYNC)
+        for number in range(2 * leaps):
+            for key, value in background.ask("block", step + number).items():
+                samples[ASYNC].setdefault(f"caller, {key}", []).append(value)
     return samples
 
 
-def _floors(shape: str, samples: dict[str, dict[str, list[float]]]) -> list[Floor]:
-    old, orjson, ours, background = (samples[name] for name in (Replaced.name, Orjson.name, OURS, BACKGROUND))
-    blocking, bare = statistics.median(background["blocking_seconds"]), statistics.median(background["bare_seconds"])
-    least = {"usual": 15.0, "large": 20.0}.get(shape, 0.0)
-    return [
-        Floor(shape, "times less to save than the replaced module", least, Ratio.of(old["save_seconds"], ours["save_seconds"]).median),
-        Floor(shape, "times less to save than orjson with fsync", 1.2, Ratio.of(orjson["save_seconds"], ours["save_seconds"]).median),
-        Floor(shape, "times fewer bytes than JSON", 80.0, Ratio.of(old["save_bytes"], ours["save_bytes"]).median),
-        Floor(shape, "times less to save, a pack replaced", 8.0, Ratio.of(old["save_pack_seconds"], ours["save_pack_seconds"]).median),
-        Floor(shape, "blocking seconds over 1.3 x a bare encode + 0.1 ms", 1.0, blocking / (1.3 * bare + 1e-4), at_most=True),
-        Floor(
-            shape,
-            "times less blocking than the replaced module",
-            {"usual": 30.0, "large": 20.0}.get(shape, 0.0),
-            statistics.median(old["save_cpu_seconds"]) / blocking,
-        ),
-    ]
+def _floors(label: str, samples: Samples, outcome: Outcome) -> list[Floor]:
+    held = floors("run", label)
+    background = samples[ASYNC]
+    blocking, bare = statistics.median(background["caller, blocking"]), statistics.median(background["caller, bare"])
+    measured = {
+        "step": ("times less to save than the replaced module", outcome.ratios[named(label, SYNC, "total")].median),
+        "orjson": ("times less to save than orjson with fsync", Ratio.of(samples[Orjson.name]["total"], samples[SYNC]["total"]).median),
+        "bytes": ("times fewer bytes than JSON", outcome.ratios[named(label, SYNC, "bytes")].median),
+        "leap": ("times less to save, a pack replaced", outcome.ratios[named(label, SYNC, "leap, total")].median),
+        "blocking": ("times less blocking than the replaced module", statistics.median(samples[BASELINE]["cpu"]) / blocking),
+    }
+    found = [Floor(named(label, measured[key][0]), floor, measured[key][1]) for key, floor in held.items()]
+    if held:
+        found.append(Floor(named(label, "blocking ms over 1.3 x a bare encode + 0.1 ms"), 1.0, blocking / (1.3 * bare + 0.1), at_most=True))
+    return found
 
 
-def _report(samples: dict[str, dict[str, list[float]]], floors: list[Floor]) -> str:
-    rows = [["", "save ms", "less", "CPU ms", "kB written", "fewer", "pack replaced ms", "less"]]
-    for name, own in samples.items():
-        ratio = {key: str(Ratio.of(samples[Replaced.name][key], values)) for key, values in own.items() if key in samples[Replaced.name]}
-        median = {key: statistics.median(values) for key, values in own.items()}
-        rows.append([name, f"{median['save_seconds'] * 1e3:.1f}", ratio["save_seconds"], f"{median['save_cpu_seconds'] * 1e3:.1f}",
-                     f"{median['save_bytes'] / 1e3:.1f}", ratio["save_bytes"].partition(" ")[0],
-                     f"{median['save_pack_seconds'] * 1e3:.1f}", ratio["save_pack_seconds"].partition(" ")[0]])  # fmt: skip
-    background = {key: statistics.median(values) * 1e3 for key, values in samples[BACKGROUND].items()}
-    said = [f"blocking in the background: {background['blocking_seconds']:.2f} ms of thread time, a bare encode {background['bare_seconds']:.2f} ms"]
-    said += [f"{'reached    ' if floor.reached else 'NOT REACHED'} {floor}" for floor in floors]
-    return "\n".join([table(rows), *said])
+def _report(label: str, compared: list[str], outcome: Outcome, samples: Samples) -> str:
+    rows = [["", "saves", "blocking 50%", "99%", "total 50%", "99%", "less", "CPU", "written", "fewer", "leap", "less", "file", "memory"]]
+    for name in compared:
+        own, ratio = samples[name], {key: outcome.ratios[named(label, name, key)] for key in ("total", "bytes", "leap, total")}
+        row = [name, str(len(own["total"]))]
+        row += [amount(percentile(own[key], at), "ms") for key in ("blocking", "total") for at in (50, 99)]
+        row += [str(ratio["total"]), amount(statistics.median(own["cpu"]), "ms")]
+        row += [amount(statistics.mean(own["bytes"]), "B"), str(ratio["bytes"]).partition(" ")[0]]
+        row += [amount(statistics.median(own["leap, total"]), "ms"), str(ratio["leap, total"]).partition(" ")[0]]
+        rows.append([*row, amount(own["file"][0], "B"), amount(own["memory"][0], "B")])
+    own = samples[ASYNC]
+    said = f"in the background the caller gives {statistics.median(own['caller, blocking']):.2f} ms of thread time, "
+    return f"{table(rows)}\n{said}a bare encode takes {statistics.median(own['caller, bare']):.2f} ms"

@@ -6,50 +6,68 @@ measurement let the parent interleave them, one call at a time, so that a noisy 
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import gc
 import hashlib
-import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .contenders import ALL, sync, whole_payload
-from .shapes import change, make, replace_pack
+import msgspec
+
+from .contenders import CONTENDERS, BackgroundRun, OneFile, installed, sync
+from .workloads import make_workload
 
 
 class BenchError(Exception):
     """The measurement cannot be made, or would not be a fair one."""
 
 
-def require(contenders: Iterable[str]) -> None:
-    """Raise `BenchError` for contenders whose library is missing: a table without them would look like the whole picture."""
-    needed = sorted({ALL[name].requires for name in contenders} - {""})
-    missing = [module for module in needed if importlib.util.find_spec(module) is None]
+def able(contenders: Iterable[str]) -> list[str]:
+    """Those of the contenders that can be measured here; an optional one whose library is missing is left out, aloud.
+
+    Raises `BenchError` for another one: a table without it would look like the whole picture.
+    """
+    found = []
+    missing = set()
+    for name in contenders:
+        contender = CONTENDERS[name]
+        if installed(contender):
+            found.append(name)
+        elif contender.optional:
+            print(f"left out: {name}, for {contender.requires} is not installed (extra `bench`)")
+        else:
+            missing.add(contender.requires)
     if missing:
-        raise BenchError(f"{', '.join(missing)} is not installed; it comes with the extra `bench`: run `pip install '.[bench]'` in the checkout")
+        modules = ", ".join(sorted(missing))
+        raise BenchError(f"{modules} is not installed; it comes with the extra `bench`: run `pip install '.[bench]'` in the checkout")
+    return found
 
 
 class Worker:
     """The parent's end. The process starts at once and gets ready on its own; the first `ask` waits for it."""
 
-    def __init__(self, contender: str, shape: str, workspace: Path) -> None:
+    def __init__(self, contender: str, workload: str, workspace: Path) -> None:
         self.contender = contender
-        workspace.mkdir()
-        command = [sys.executable, "-m", "bench.worker", contender, shape, str(workspace)]
+        workspace.mkdir(parents=True)
+        command = [sys.executable, "-m", "bench.worker", contender, workload, str(workspace)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, what: str, step: int) -> dict[str, Any]:
+    def ask(self, what: str, *arguments: Any) -> dict[str, Any]:
         """Have the child do one thing and give back what it answers; `BenchError` when it has died."""
         to, back = self._process.stdin, self._process.stdout
         assert to is not None
         assert back is not None
         try:
-            to.write(json.dumps([what, step]) + "\n")
+            to.write(json.dumps([what, *arguments]) + "\n")
             to.flush()
             answer = back.readline()
         except BrokenPipeError:
@@ -69,14 +87,29 @@ class Worker:
         self._process.communicate()
 
 
+@contextmanager
+def workers(contenders: Iterable[str], workload: str, folder: Path) -> Iterator[list[Worker]]:
+    """A process for each contender, in folders of their own, gone afterwards."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Worker(name, workload, folder / str(number))) for number, name in enumerate(contenders)]
+
+
 def in_turn(workers: list[Worker], number: int) -> list[Worker]:
     """The order of a round. Rotated, and every other time reversed: each goes first, last, before and after each other equally often."""
     turn = number // 2 % len(workers)
     return (workers[turn:] + workers[:turn])[:: -1 if number % 2 else 1]
 
 
+def compare(workers: list[Worker], step: int) -> None:
+    """Refuse to time a contender that does not load what the replaced module's payload would have been."""
+    expected = workers[0].ask("saved", step)
+    for worker in workers:
+        if worker.ask("loaded") != expected:
+            raise BenchError(f"{worker.contender} does not load the payload that was saved, so its times would mean nothing")
+
+
 def timed(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """The result of `call`, and its times.
+    """The result of `call`, and its times in milliseconds.
 
     The garbage collector runs before, so that no call pays for an earlier one's garbage, and stays on during the call: what the
     call itself sets off, an application pays for too.
@@ -85,61 +118,167 @@ def timed(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     cpu, start = time.process_time(), time.perf_counter()
     result = call()
     end, cpu_end = time.perf_counter(), time.process_time()
-    return result, {"seconds": end - start, "cpu_seconds": cpu_end - cpu}
+    return result, {"total": 1e3 * (end - start), "cpu": 1e3 * (cpu_end - cpu)}
 
 
 def digest(value: Any) -> str:
-    """The same for equal JSON values only: 1, 1.0 and true differ, the order of keys does not count."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    """The same for equal JSON values only: 1, 1.0 and true differ, the order of keys does not count; objects are their fields."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=_fields).encode()).hexdigest()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, msgspec.Struct):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+
+
+def resident(key: str) -> int:
+    """What the kernel says of this process's memory, in bytes; 0 where there is no /proc."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), 0)
+
+
+def give_back() -> None:
+    """Have the allocator give what is free back to the kernel (glibc), so that what is used next shows."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
+def peak_begins_here() -> None:
+    """Have the kernel forget the peak of this process's memory so far; where it cannot, the peak is that of the whole process."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        pass
+
+
+def _handed_over() -> int | None:
+    """The bytes that this process has handed to write calls so far; None where the kernel does not tell."""
+    try:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
 class Child:
     """The child's end: one contender, a directory, and a state that goes through the same steps as everybody's."""
 
-    def __init__(self, contender: str, shape: str, workspace: str) -> None:
-        self._contender = ALL[contender]()
+    def __init__(self, contender: str, workload: str, workspace: str) -> None:
         self._workspace = Path(workspace)
-        self._state = make(shape)
+        self._work = make_workload(workload)
+        self.contender = CONTENDERS[contender](self._workspace, self._work)
+        give_back()
+        self._alone = resident("VmRSS")
 
     def save(self, step: int) -> dict[str, float]:
         """Take one step of the run, then save; only the save is timed."""
-        change(self._state, step)
+        self._work.step(step)
         return self._timed_save(step)
 
-    def save_pack(self, step: int) -> dict[str, float]:
-        """As `save`, after a step that replaces a whole case pack."""
-        replace_pack(self._state, step)
+    def leap(self, step: int) -> dict[str, float]:
+        """As `save`, after a bigger step."""
+        self._work.leap(step)
         return self._timed_save(step)
+
+    def skip(self, step: int) -> dict[str, float]:
+        """Take a step without a save."""
+        self._work.step(step)
+        return {}
 
     def block(self, step: int) -> dict[str, float]:
         """Take one step, then save in the background: the thread time that the caller gives, beside that of a bare encode.
 
         What is left to do in the background is waited for outside of the times, as a loop does whose steps take longer.
         """
-        change(self._state, step)
-        bare, blocking = self._contender.block(self._workspace, self._state, step)
-        return {"bare_seconds": bare, "blocking_seconds": blocking}
+        self._work.step(step)
+        if not isinstance(self.contender, BackgroundRun):
+            raise BenchError(f"{self.contender.name} saves in the caller's thread")
+        bare, blocking = self.contender.block(step)
+        return {"bare": 1e3 * bare, "blocking": 1e3 * blocking}
 
     def _timed_save(self, step: int) -> dict[str, float]:
-        path = self._contender.path(self._workspace)
-        before = path.stat().st_size if self._contender.appends and path.exists() else 0
-        _, times = timed(lambda: self._contender.save(self._workspace, self._state, step))
-        # What a save leaves unsynced would be flushed in the middle of the next contender's time.
-        sync(path)
-        sync(path.parent)
-        return {**times, "bytes": path.stat().st_size - before}
+        size, handed = self.contender.file_bytes(), _handed_over()
+        blocked = 0.0
 
-    def load(self, _step: int) -> dict[str, float]:
+        def call() -> None:
+            nonlocal blocked
+            start = time.perf_counter()
+            self.contender.submit(step)
+            blocked = time.perf_counter() - start
+            self.contender.finish()
+
+        _, times = timed(call)
+        now = _handed_over()
+        written = self.contender.file_bytes() - size if handed is None or now is None else now - handed
+        # What a save leaves unsynced would be flushed in the middle of the next contender's time.
+        for path in self._workspace.iterdir():
+            sync(path)
+        sync(self._workspace)
+        return {**times, "blocking": 1e3 * blocked, "bytes": written}
+
+    def file(self) -> dict[str, float]:
+        """What lies on the disk."""
+        return {"file": self.contender.file_bytes()}
+
+    def load(self) -> dict[str, float]:
         """Load, timed."""
-        return timed(lambda: self._contender.load(self._workspace))[1]
+        return timed(self.contender.load)[1]
+
+    def load_step(self, step: int) -> dict[str, float]:
+        """Load an earlier step, timed."""
+        return timed(lambda: self.contender.load_step(step))[1]
+
+    def codec(self, step: int) -> dict[str, float]:
+        """Encode and decode, without a disk."""
+        contender = self.contender
+        if not isinstance(contender, OneFile):
+            raise BenchError(f"{contender.name} is no codec")
+        data, encode = timed(lambda: contender.encode(step))
+        _, decode = timed(lambda: contender.decode(data))
+        return {"encode": encode["cpu"], "decode": decode["cpu"], "bytes": len(data)}
+
+    def loop(self, first: int, steps: int, kind: str, pause: float) -> dict[str, float]:
+        """A loop of so many steps, each with `pause` seconds of sleep, or of work in Python that takes about as long; milliseconds a step."""
+        gc.collect()
+        start = time.perf_counter()
+        for step in range(first, first + steps):
+            self._work.step(step)
+            if kind == "sleeping":
+                time.sleep(pause)
+            else:
+                _busy(round(pause * 2e7))
+            self.contender.submit(step)
+        self.contender.finish()
+        return {"wall": 1e3 * (time.perf_counter() - start) / steps}
+
+    def peak(self, *, begin: bool) -> dict[str, float]:
+        """Begin to watch the peak of memory, or say by how much it was above what the state alone takes."""
+        if begin:
+            give_back()
+            peak_begins_here()
+            return {}
+        return {"memory": max(0, resident("VmHWM") - self._alone)}
 
     def saved(self, step: int) -> dict[str, str]:
         """The digest of the payload as the replaced module would have made it."""
-        return {"digest": digest(whole_payload(self._state, step))}
+        return {"digest": digest(self._work.plain(step))}
 
-    def loaded(self, _step: int) -> dict[str, str]:
+    def loaded(self) -> dict[str, str]:
         """The digest of what the contender loads."""
-        return {"digest": digest(self._contender.load(self._workspace))}
+        return {"digest": digest(self.contender.load())}
+
+
+def _busy(rounds: int) -> int:
+    total = 0
+    for number in range(rounds):
+        total += number & 3
+    return total
 
 
 def main() -> None:
@@ -148,8 +287,10 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     child = Child(*sys.argv[1:])
     for line in sys.stdin:
-        what, step = json.loads(line)
-        print(json.dumps(getattr(child, what)(step)), file=answers, flush=True)
+        what, *arguments = json.loads(line)
+        answer = child.peak(begin=arguments[0]) if what == "peak" else getattr(child, what)(*arguments)
+        print(json.dumps(answer), file=answers, flush=True)
+    child.contender.close()
 
 
 if __name__ == "__main__":
