@@ -106,10 +106,11 @@ class CheckpointManager(History[T]):
     is then not saved. `fsync=False` gives up the power-loss half of the promise.
 
     `type` is what states come back as; plain data if not given. What would come back different is refused by a check
-    (`round_trip`): of saves 1, 2, 4, 8, …, of every base, of the last at `close`, and of as many others as keep checking under a
-    tenth of the time spent saving. "always" checks each save, "never" none. With `durability="async"` the writer does it: a live
-    state that was changed since it was encoded tells nothing, so then, as for the first save and with "always", the caller's thread
-    does. Bases in the background, and the last save, whose live state is no more, are only read back.
+    (`round_trip`): of saves 1, 2, 4, 8, …, of every base, of one that retires the last step that was checked, of the last at `close`, and
+    of as many others as keep checking under a tenth of the time spent saving. "always" checks each save, "never" none. With
+    `durability="async"` the writer does it: a live state that was changed since it was encoded tells nothing, so then, as for the first
+    save and with "always", the caller's thread does. What has no live state any more (in the background, and at `close`) is only
+    read back.
 
     Errors of the background surface once, at the next `save`, `wait_until_finished`, `check_for_errors` or `close`. With
     `on_error="warn"` what the disk refuses is a `CheckpointWarning`, the save returns False, and training goes on; what cannot be
@@ -343,7 +344,8 @@ class CheckpointManager(History[T]):
         self._timeline.unsure = True
         try:
             dropped = self._upkeep.retired_by(StepFacts(save.step, written, save.metrics))
-            if self._readable in dropped and not readable and self._round_trip != "never":
+            known = self._readable is not None and not any(first <= self._readable for first, _ in save.retires)
+            if dropped and not readable and (not known or self._readable in dropped) and self._round_trip != "never":
                 check()
             meta = {**(save.meta or {}), "resume_overrides": overrides} if overrides else save.meta
             before, appending = checking, time.perf_counter()
@@ -472,6 +474,7 @@ class CheckpointManager(History[T]):
                 self._journal.tombstone([retired], sync=self._fsync)
                 if retired[1] is None:
                     self._timeline.unsure = False
+                self._readable = None  # if it is one of these, nothing is known of the others
             finally:
                 self._timeline.recount()
                 self._upkeep.forget()

@@ -453,6 +453,21 @@ def test_h11_the_last_step_that_is_known_to_be_readable_is_not_retired(tmp_path:
         assert max(loaded) <= 17
 
 
+def test_h11_after_going_back_what_is_known_is_found_out_again(tmp_path: Path) -> None:
+    """FAULTS H11: the last step that was checked is rewound away, and from there on values are bad: still one that loads is kept."""
+    manager = CheckpointManager(tmp_path, Typed, max_to_keep=2)
+    for step in range(16):
+        manager.save(step, Typed(list(range(3000)), {"x": step}))
+    manager.rewind(14)
+    with pytest.raises(EncodeError):  # noqa: PT012  (which of the saves it is, is not said)
+        for step in range(15, 40):
+            manager.save(step, Typed(list(range(3000)), {"x": True}))
+    with contextlib.suppress(EncodeError):
+        manager.close()
+    with CheckpointManager(tmp_path, Typed, max_to_keep=2) as again:
+        assert again.restore(14).flags == {"x": 14}
+
+
 def test_the_bound_does_not_retire_what_came_after_going_back(tmp_path: Path) -> None:
     """The background finds steps to retire, and meanwhile the run goes back and on under the same numbers: none of the new ones is touched."""
     with CheckpointManager(tmp_path, max_file_bytes=300_000, round_trip="never", fsync=False) as manager:
