@@ -23,6 +23,7 @@ from typing import Annotated, Any, TextIO
 import msgspec
 import typer
 
+from .cli_bench import bench
 from .cli_history import diff, series
 from .cli_inspect import inspect
 from .cli_runs import compact, log, repair
@@ -112,6 +113,7 @@ app.command("log")(log)
 app.command("diff")(diff)
 app.command("series")(series)
 app.command("compact")(compact)
+app.command("bench")(bench)
 app.command("repair")(repair)
 
 _Force = Annotated[bool, typer.Option("--force", help="Replace a target that holds something else.")]

@@ -405,7 +405,7 @@ def unpack_table(data: bytes, header: RecordHeader, *, path: str = "", offset: i
     return table
 
 
-def check_frame(frame: bytes, header: RecordHeader, *, path: str = "", offset: int = 0) -> None:
+def check_frame(frame: bytes | memoryview, header: RecordHeader, *, path: str = "", offset: int = 0) -> None:
     """Compare a record's frame with its checksum in the header. Raises `CorruptError`."""
     if zlib.crc32(frame) != header.frame_checksum:
         raise CorruptError(
@@ -418,7 +418,7 @@ def check_frame(frame: bytes, header: RecordHeader, *, path: str = "", offset: i
         )
 
 
-def unpack_content(frame: bytes, header: RecordHeader, table: Table, *, path: str = "", offset: int = 0) -> bytes:
+def unpack_content(frame: bytes | memoryview, header: RecordHeader, table: Table, *, path: str = "", offset: int = 0) -> bytes:
     """The content of a record's zstd frame: its new chunks, concatenated, of exactly the lengths and checksums that the table says.
 
     Raises `CorruptError`; `LimitError` for a window beyond 128 MiB. The declared size is compared before anything is
@@ -498,7 +498,7 @@ def unpack_record(data: bytes, file: FileHeader, *, max_size: int = MAX_MESSAGE,
     frame_at = size + header.table
 
     def content(_: int) -> bytes:
-        return unpack_content(data[frame_at : length - TRAILER_SIZE], header, table, path=path, offset=offset + frame_at)
+        return unpack_content(memoryview(data)[frame_at : length - TRAILER_SIZE], header, table, path=path, offset=offset + frame_at)
 
     return header, assemble(header, table, [table], [chunk_starts(table)], content, path=path, offset=offset + size)
 

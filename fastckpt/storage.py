@@ -452,11 +452,13 @@ def walk(path: str | os.PathLike[str], storage: Storage = DISK, *, on_error: Cal
 
 
 @contextmanager
-def temporary_folder() -> Iterator[str]:
-    """A folder of its own for something to be thrown away, removed afterwards."""
+def temporary_folder(inside: str | None = None) -> Iterator[str]:
+    """A folder of its own for something to be thrown away, removed afterwards; in the directory `inside`, if given. Raises `StorageError`."""
     import tempfile  # noqa: PLC0415  (5 ms of every import, for a demo)
 
-    with tempfile.TemporaryDirectory(prefix="fastckpt-") as folder:
+    with explained(inside or tempfile.gettempdir(), "create directory"):
+        made = tempfile.TemporaryDirectory(prefix="fastckpt-", dir=inside)
+    with made as folder:
         yield folder
 
 

@@ -1,6 +1,6 @@
 """What all tests share: Hypothesis profiles, and the rule that CI skips nothing unnoticed.
 
-`HYPOTHESIS_PROFILE=long` looks ten times longer. With `FASTCKPT_NO_SKIPS=1` (as `.ci/run` sets it) a skipped test fails the run,
+`--long` (or `HYPOTHESIS_PROFILE=long`) looks ten times longer. With `FASTCKPT_NO_SKIPS=1` (as `.ci/run` sets it) a skipped test fails the run,
 unless its reason begins with one of `ALLOWED_SKIPS`.
 """
 
@@ -25,6 +25,16 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="ten times as many examples (the Hypothesis profile `long`)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        settings.load_profile("long")
+
 
 #: What CI may skip: how the reason begins → why.
 ALLOWED_SKIPS: dict[str, str] = {

@@ -24,9 +24,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("check", "timeline", "writer", "resume", "retention", "preempt"),
     ("history", "upkeep"),
     ("manager",),
-    ("migrate", "dropin", "testing"),
+    ("migrate", "dropin", "testing", "replay"),
     ("console", "plot"),
-    ("demo", "cli_history", "cli_inspect", "cli_runs"),
+    ("demo", "cli_history", "cli_inspect", "cli_runs", "cli_bench"),
     ("cli", "__main__", "__init__"),
 )
 # What one module may take from its own row, each with its reason.
