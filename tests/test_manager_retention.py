@@ -42,6 +42,17 @@ def state(step: int) -> dict[str, Any]:
     return {"step": step, "rows": [f"row {i} of {len(str(i)) * step}" for i in range(30)], "same": "so " * 3000}
 
 
+class Full(Storage):
+    """A disk that can be full."""
+
+    full = False
+
+    def write(self, fd: int, data: memoryview, offset: int) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(fd, data, offset)
+
+
 def fill(folder: Path, steps: range, metric: Any = None, **options: Any) -> CheckpointManager[Any]:
     manager: CheckpointManager[Any] = CheckpointManager(folder, **options)
     for step in steps:
@@ -147,14 +158,6 @@ def test_going_back_under_a_policy(tmp_path: Path, durability: Any) -> None:
 
 def test_a_save_that_fails_retires_nothing(tmp_path: Path) -> None:
     """When the disk refuses a save, the step that it would have put out is still there, and goes with the next one."""
-
-    class Full(Storage):
-        full = False
-
-        def write(self, fd: int, data: memoryview, offset: int) -> int:
-            if self.full:
-                raise OSError(28, "No space left on device")
-            return super().write(fd, data, offset)
 
     storage = Full()
     with fill(tmp_path, range(4), max_to_keep=2, storage=storage, on_error="warn") as manager:
@@ -555,14 +558,6 @@ def test_compact_beside_the_background_and_saves(tmp_path: Path, monkeypatch: py
 
 def test_a_failed_save_in_the_background_is_not_counted_for_the_interval(tmp_path: Path) -> None:
     """After a failure the same step can be saved again at once."""
-
-    class Full(Storage):
-        full = False
-
-        def write(self, fd: int, data: memoryview, offset: int) -> int:
-            if self.full:
-                raise OSError(28, "No space left on device")
-            return super().write(fd, data, offset)
 
     storage = Full()
     with CheckpointManager(tmp_path, durability="async", save_interval_seconds=1000, storage=storage) as manager:
