@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import random
 import struct
@@ -554,30 +553,3 @@ def test_an_owner_is_never_used_twice() -> None:
     old = diff(EMPTY, b"message", 7).chunks
     with pytest.raises(ValueError, match="7 owns"):
         diff(old, b"another message", 7)
-
-
-def test_the_diff_case_of_the_benchmark_runs(tmp_path: Path) -> None:
-    """A toy run measures every case and simulates every run: times, new bytes, rows, and the sizes of the files."""
-    path = os.pathsep.join([str(Path(fastckpt.__file__).parents[1]), str(ROOT)])
-    run = subprocess.run(
-        [sys.executable, "-m", "bench", "diff", "--quick", "--rounds", "1", "--mb", "0.1", "--steps", "12", "--json", "result.json"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
-    assert result["case"] == "diff"
-    assert {"unchanged", "all new", "periodic, changed everywhere"} <= set(result["cases"])
-    for case in result["cases"].values():
-        assert len(case["cpu_seconds"]) == 1
-        assert case["cpu_seconds"][0] > 0
-        assert case["rows"] >= 1
-        assert case["new_bytes"] <= case["message_bytes"]
-    assert {"appended rows", "usual"} <= set(result["runs"])
-    for simulated in result["runs"].values():
-        assert simulated["steps"] == 12
-        assert simulated["bases"] >= 1
-        assert simulated["file_bytes"] > simulated["table_bytes"] > 0

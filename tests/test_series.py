@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from support import SHARED, assert_same, needs_shared
-from test_bench import python
 
 from fastckpt import CheckpointManager, NotFoundError, SchemaError
 from fastckpt.changes import value_at
@@ -112,19 +111,3 @@ def test_the_rows_of_a_real_run(tmp_path: Path) -> None:
         assert_same([(s, v) for s, v in history.series("log_history.-1.loss")], [(s, rows[4 * s + 3]["loss"]) for s in range(500)])
         found = history.diff(300, 301)
     assert_same([tuple(change) for change in found], [(f"$.log_history[{n}]", ABSENT, rows[n]) for n in range(1204, 1208)])
-
-
-def test_the_case_history_at_toy_size(tmp_path: Path) -> None:
-    """The case `history` of the benchmark runs, checks what it measures, and gives every sample; `--check` names a floor out of reach."""
-    options = ["history", "--shapes", "small", "--diff", "small", "--steps", "12", "--rounds", "2"]
-    done = python(tmp_path, "-m", "bench", *options, "--json", "result.json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
-    assert (result["case"], result["steps"], result["rounds"]) == ("history", 12, 2)
-    assert {name: len(values) for name, values in result["series"]["small"].items()} == {"series_seconds": 2, "decoded_seconds": 2}
-    assert len(result["diffs"]["small"]["seconds"]) == 2
-    assert result["diffs"]["small"]["changes"] > 20
-    lines = f"import sys\nimport bench.history\nfrom bench.__main__ import main\nbench.history.FLOOR = 0.0\nsys.exit(main({[*options, '--check']!r}))"
-    done = python(tmp_path, "-c", lines)
-    assert done.returncode == 1
-    assert done.stderr.startswith("bench: floor not reached: small: a series takes ")
