@@ -15,7 +15,6 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from operator import itemgetter
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -526,15 +525,16 @@ def assemble(
 
     Raises `CorruptError` (rows out of range, sums, digest), `LimitError`.
     """
-    rows: list[list[tuple[int, int, int]]] = [[] for _ in tables]  # by record: where in the message, first chunk, end
+    rows: list[tuple[int, int, int]] = []  # record, and from where to where in its content
     crcs: list[bytes] = []
     length = count = 0
     for record, first, chunks in zip(table.runs[0::3], table.runs[1::3], table.runs[2::3], strict=True):
         if record >= len(tables) or not chunks or first + chunks >= len(starts[record]):
             raise CorruptError("a row of the table is out of range", path=path, offset=offset, got=(record, first, chunks))
-        rows[record].append((length, first, first + chunks))
+        start, end = starts[record][first], starts[record][first + chunks]
+        rows.append((record, start, end))
         crcs.append(tables[record].crcs[4 * first : 4 * (first + chunks)])
-        length += starts[record][first + chunks] - starts[record][first]
+        length += end - start
         count += chunks
         if length > header.message or count > MAX_CHUNKS:
             break
@@ -546,31 +546,23 @@ def assemble(
     if stored > most:
         raise LimitError("the frames are out of proportion to the message", limit=most, got=stored, path=path)
     _require("message digest mismatch", digest(b"".join(crcs)), header.digest, path, offset)
-    if stored <= max(_AT_ONCE, 2 * length):
-        return _joined(rows, starts, content)
-    out = bytearray(length)
-    for record, used in enumerate(rows):
-        if not used and record:
-            continue
-        view = memoryview(content(record))
-        for position, first, end in used:
-            start = starts[record][first]
-            out[position : position + starts[record][end] - start] = view[start : starts[record][end]]
-    return bytes(out)
-
-
-def _joined(rows: list[list[tuple[int, int, int]]], starts: Sequence[list[int]], content: Callable[[int], bytes]) -> bytes:
-    """The rows of a message in one go, which copies it once: for frames that are small enough to be held together."""
     own = content(0)
-    if rows[0] == [(0, 0, len(starts[0]) - 1)] and not any(rows[1:]):
+    if rows == [(0, 0, len(own))]:
         return own
-    parts: list[tuple[int, memoryview]] = []
-    for record, used in enumerate(rows):
-        if used:
-            view, at = memoryview(content(record) if record else own), starts[record]
-            parts += [(position, view[at[first] : at[end]]) for position, first, end in used]
-    parts.sort(key=itemgetter(0))
-    return b"".join([part for _, part in parts])
+    if stored <= max(_AT_ONCE, 2 * length):
+        # In one go, which copies the message once: frames that are small enough are held together.
+        views = {record: memoryview(content(record) if record else own) for record in {record for record, _, _ in rows}}
+        return b"".join([views[record][start:end] for record, start, end in rows])
+    out, places = bytearray(length), dict[int, list[tuple[int, int, int]]]()
+    position = 0
+    for record, start, end in rows:
+        places.setdefault(record, []).append((position, start, end))
+        position += end - start
+    for record, parts in places.items():
+        view = memoryview(content(record) if record else own)
+        for position, start, end in parts:
+            out[position : position + end - start] = view[start:end]
+    return bytes(out)
 
 
 def most_stored(message: int) -> int:

@@ -463,10 +463,6 @@ class Reader:
         return container.unpack_table(self._read(entry.header.table, at, entry.file), entry.header, path=self.path, offset=at)
 
     def _content(self, entry: Entry, table: Table) -> bytes:
-        with self._sharing:
-            if (content := self._cache.get(entry.checksum)) is not None:
-                self._cache.move_to_end(entry.checksum)
-                return content
         at = entry.offset + entry.length - TRAILER_SIZE - entry.header.frame
         frame = self._read(entry.header.frame, at, entry.file)
         content = container.unpack_content(frame, entry.header, table, path=self.path, offset=at)
@@ -486,11 +482,18 @@ class Reader:
             raise LimitError("the message is larger than `max_size`", limit=self._max_size, got=entry.header.message, path=self.path)
         table = self._table(entry)
         touched = self._touched(entry, table)
-        known = [(entry, table, container.chunk_starts(table)), *map(self._recalled, touched[1:])]
+        # The record itself is remembered too: the next step's message touches it.
+        known = [self._remembered(entry, table), *map(self._recalled, touched[1:])]
         tables, starts = [each[1] for each in known], [each[2] for each in known]
+        with self._sharing:
+            cached = [self._cache.get(each.checksum) for each in touched]
+            for each, found in zip(touched, cached, strict=True):
+                if found is not None:
+                    self._cache.move_to_end(each.checksum)
 
         def content(index: int) -> bytes:
-            return self._content(touched[index], tables[index])
+            found = cached[index]
+            return self._content(touched[index], tables[index]) if found is None else found
 
         try:
             return container.assemble(entry.header, table, tables, starts, content, path=self.path, offset=entry.offset)
@@ -499,17 +502,17 @@ class Reader:
 
     def _recalled(self, entry: Entry) -> tuple[Entry, Table, list[int]]:
         """A touched record with its table and where its chunks begin."""
-        with self._sharing:
-            known = self._known.get(entry.checksum)
-        if known is None or known[0] is not entry:
-            table = self._table(entry)
-            known = entry, table, container.chunk_starts(table)
-            if not self._writes:  # which reads now and then alone, and keeps what it holds small
-                with self._sharing:
-                    if entry.file is self._file:  # one that was replaced is to be closed when its entries are let go
-                        self._known[entry.checksum] = known
-                    while len(self._known) > 2 * MAX_TOUCHED:
-                        self._known.popitem(last=False)
+        known = self._known.get(entry.checksum)
+        return known if known is not None and known[0] is entry else self._remembered(entry, self._table(entry))
+
+    def _remembered(self, entry: Entry, table: Table) -> tuple[Entry, Table, list[int]]:
+        known = entry, table, container.chunk_starts(table)
+        if not self._writes:  # which reads now and then alone, and keeps what it holds small
+            with self._sharing:
+                if entry.file is self._file:  # one that was replaced is to be closed when its entries are let go
+                    self._known[entry.checksum] = known
+                while len(self._known) > 2 * MAX_TOUCHED:
+                    self._known.popitem(last=False)
         return known
 
     def _touched(self, entry: Entry, table: Table) -> list[Entry]:
