@@ -96,7 +96,8 @@ class Journal(Reader):
             if self._lock is not None:
                 # A temporary of this name is a killed writer's. Without the lock it may be a living one's.
                 sweep(path, storage)
-                for number in self._asides(path, storage):
+                asides = self._asides(path, storage)
+                for number in (*asides, _next(asides)):  # the next one: its copying may have been cut short
                     sweep(_aside(path, number), storage)
             super().__init__(path, max_size=max_size, storage=storage)
         except BaseException:
@@ -598,7 +599,7 @@ class Journal(Reader):
     def _keep_aside(self, make: Callable[[str], object]) -> None:
         kept = self._asides(self.path, self._storage)
         try:
-            make(_aside(self.path, kept[-1] + 1 if kept else 1))
+            make(_aside(self.path, _next(kept)))
         except DurabilityError as error:  # of the copy; the state is not in place
             raise StorageError(error.fact, path=self.path, operation=error.operation, code=error.code) from error
         for number in kept[: max(0, len(kept) - _ASIDES + 1)]:
@@ -669,6 +670,10 @@ class Journal(Reader):
             self._synced = 0
         self._poisoned = self._unsure = self._damaged = False
         self._vouched = fsync
+
+
+def _next(asides: Sequence[int]) -> int:
+    return asides[-1] + 1 if asides else 1
 
 
 def _aside(path: str, number: int) -> str:

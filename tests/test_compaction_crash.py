@@ -491,7 +491,7 @@ def require_kept(path: Path, acknowledged: int, told: str) -> int:
 
 @needs_posix
 def test_c1_killed_while_it_compacts(tmp_path: Path) -> None:
-    """FAULTS C1, C2: SIGKILL at random moments of a process that appends and compacts: every step that it keeps is there; no leftovers."""
+    """FAULTS C1, C2: SIGKILL at random moments of a process that appends and compacts: every step that it keeps is there; no temporaries."""
     path, pick = path_in(tmp_path), random.Random(5)
     newest, inodes = -1, set()
     for n in range(40):
@@ -508,7 +508,10 @@ def test_c1_killed_while_it_compacts(tmp_path: Path) -> None:
     assert newest > 200
     assert len(inodes) > 2, "hardly a compaction came to its end"
     Journal(path).close()
-    assert everything_in(path.parent) == ["checkpoint.fastckpt", "checkpoint.fastckpt.lock"]
+    left = set(everything_in(path.parent)) - {"checkpoint.fastckpt", "checkpoint.fastckpt.lock"}
+    # A kill in the middle of a write leaves a part of a record: it was copied aside, for nothing is destroyed, and cut.
+    assert left <= {f"checkpoint.fastckpt.aside.{n}" for n in range(1, 41)}
+    assert len(left) <= 3
 
 
 @needs_posix

@@ -175,7 +175,7 @@ def test_c2_leftovers_are_swept(path: Path) -> None:
     with closing(Journal(path)) as journal:
         journal.append(b"first", step=0)
     shutil.copy(path, f"{path}.aside.1")
-    ours = [temporary_name(str(path)), temporary_name(f"{path}.aside.1")]
+    ours = [temporary_name(str(path)), temporary_name(f"{path}.aside.1"), temporary_name(f"{path}.aside.2")]
     others = [temporary_name(str(path.with_name("other.fastckpt"))), str(path.with_name(".checkpoint.fastckpt.fastckpt-tmp"))]
     for name in (*ours, *others):
         Path(name).write_bytes(b"x")
