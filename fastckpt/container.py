@@ -240,19 +240,15 @@ def pack_file_header(file_id: bytes, *, run: bool = False) -> bytes:
     return _FILE_HEADER.pack(*fields, _checksum(_FILE_HEADER.pack(*fields, b"")[:-8]))
 
 
-def pack_record(header: RecordHeader, table: Table, chunks: bytes | bytearray, *, level: int = 1) -> Record:
-    """A record whose frame holds `chunks` (the new ones, concatenated), compressed at `level` of zstd.
+def pack_record(header: RecordHeader, table: Table, chunks: bytes | bytearray, *, level: int = 1, threads: int = 0) -> Record:
+    """A record whose frame holds `chunks` (the new ones, concatenated), compressed at `level` of zstd, by `threads` besides the caller's.
 
     The caller gives what it knows (sequence, kind, step, base, message length and digest, …); lengths and checksums of
     table and frame, and whether the record holds a run of 256 zero bytes, are filled in here.
 
     Raises `LimitError` when the header with its metadata exceeds `MAX_HEADER`.
     """
-    # Compression releases the GIL, and zstd's own checksum and content size make `zstd -t` a real check.
-    try:
-        frame = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(chunks)
-    except zstandard.ZstdError as error:  # the one reason for which bytes cannot be compressed
-        raise MemoryError(f"no memory to compress {len(chunks)} bytes ({error})") from error
+    frame = _compress(chunks, level, threads)
     payload = msgspec.msgpack.encode(table)
     table_frame = _PREFIX.pack(_SKIPPABLE, 4 + len(payload), _TABLE) + payload
     header = msgspec.structs.replace(
@@ -269,6 +265,16 @@ def pack_record(header: RecordHeader, table: Table, chunks: bytes | bytearray, *
         # A reader takes a sector of zeros for one that never reached the disk, unless the record says that it has its own.
         record = _assemble(msgspec.structs.replace(header, zeros=True), table_frame, frame)
     return record
+
+
+def _compress(content: bytes | bytearray, level: int, threads: int) -> bytes:
+    # Compression releases the GIL, and zstd's own checksum and content size make `zstd -t` a real check.
+    try:
+        return zstandard.ZstdCompressor(level=level, threads=threads, write_checksum=True, write_content_size=True).compress(content)
+    except zstandard.ZstdError as error:  # what it says where a thread cannot be had, too
+        if threads:
+            return _compress(content, level, 0)
+        raise MemoryError(f"no memory to compress {len(content)} bytes ({error})") from error  # the one reason for which bytes cannot be compressed
 
 
 def _assemble(header: RecordHeader, table_frame: bytes, frame: bytes) -> Record:

@@ -34,6 +34,9 @@ from .upgrades import Loader, Unknown
 
 __all__ = ["Document", "Info", "Problem", "SaveInfo", "inspect", "load", "read", "save", "source_digest", "verify", "write"]
 
+# From this size on a message is compressed by two threads, for the caller waits: 4 MB in 12 ms rather than 15, 16 MB in 38 rather than
+# 60, for 5% more CPU. A thread of zstd takes 2 MiB at a time at level 1, and so much more at higher ones that it seldom pays.
+_LARGE, _THREADS = 4 << 20, 2
 # One read that covers the headers of nearly every file.
 _HEAD = 1 << 16
 # What a JSON document can begin with, after white space and a byte order mark: a value, or Python's NaN and Infinity.
@@ -195,7 +198,8 @@ def write(
         time=time.time_ns(),
         writer=container.VERSION,
     )
-    record = container.pack_record(header, table, message, level=level)
+    threads = _THREADS if level == 1 and len(message) >= _LARGE else 0
+    record = container.pack_record(header, table, message, level=level, threads=threads)
     _refuse_run(path, storage)
     first, *others = record.writes()
     pieces = (container.pack_file_header(file_id) + first, *others)

@@ -7,8 +7,11 @@ unless its reason begins with one of `ALLOWED_SKIPS`.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         settings.load_profile("long")
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """A directory that a user without privileges can reach (pytest's own are private)."""
+    folder = Path(tempfile.mkdtemp(prefix="fastckpt-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 #: What CI may skip: how the reason begins → why.

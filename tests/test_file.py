@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from forge import file_header, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Box, plain, typed
-from support import assert_same, everything_in
+from support import assert_same, everything_in, in_child, needs_posix, without_privileges
 
 import fastckpt
 from fastckpt import (
@@ -140,6 +142,47 @@ def test_max_size(tmp_path: Path) -> None:
             fastckpt.load(tmp_path / name, max_size=1000)
         assert caught.value.limit == 1000
         assert fastckpt.load(tmp_path / name, max_size=1003) == "a" * 1000
+
+
+LARGE = {"text": [f"{number:x}" * 40 for number in range(60_000)]}  # some 14 MB: compressed by two threads
+
+
+@needs_posix
+def test_large_without_threads(public_path: Path) -> None:
+    """A state that two threads would compress is saved where no thread can be started."""
+
+    def save() -> None:
+        without_privileges()
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        with pytest.raises(RuntimeError):
+            threading.Thread(target=int).start()
+        fastckpt.save(public_path / "checkpoint.fastckpt", LARGE)
+
+    public_path.chmod(0o777)
+    in_child(save)
+    assert_same(fastckpt.load(public_path / "checkpoint.fastckpt"), LARGE)
+
+
+@needs_posix
+def test_forked_while_it_compresses(tmp_path: Path) -> None:
+    """A child forked while another thread saves a large state saves one too, and ends; so does the parent's save."""
+    ended = threading.Event()
+
+    def saving() -> None:
+        while not ended.is_set():
+            fastckpt.save(tmp_path / "parent.fastckpt", LARGE, round_trip=False)
+
+    thread = threading.Thread(target=saving)
+    thread.start()
+    try:
+        for _ in range(10):
+            in_child(lambda: fastckpt.save(tmp_path / "child.fastckpt", LARGE, round_trip=False))
+            assert_same(fastckpt.load(tmp_path / "child.fastckpt"), LARGE)
+            (tmp_path / "child.fastckpt").unlink()
+    finally:
+        ended.set()
+        thread.join()
+    assert_same(fastckpt.load(tmp_path / "parent.fastckpt"), LARGE)
 
 
 def test_save_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

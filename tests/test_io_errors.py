@@ -13,9 +13,8 @@ import os
 import resource
 import shutil
 import subprocess
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -430,15 +429,6 @@ def test_b1_real_limit_of_file_size(subject: Subject, tmp_path: Path) -> None:
     in_child(limited)
     assert everything_in(tmp_path) == ["f"]
     assert_same(subject.load(path), subject.values[1])
-
-
-@pytest.fixture
-def public_path() -> Iterator[Path]:
-    """A directory that a user without privileges can reach (pytest's own are private)."""
-    folder = Path(tempfile.mkdtemp(prefix="fastckpt-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @each_subject

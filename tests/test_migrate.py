@@ -8,11 +8,9 @@ import importlib.util
 import json
 import os
 import pickle
-import shutil
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict
@@ -836,15 +834,6 @@ def test_import_type() -> None:
     for wrong in ("", "Migration", "fastckpt.migrate:", ":Migration", "no_such_module:A", "fastckpt.migrate:Nothing"):
         with pytest.raises(CheckpointError, match="module:Class"):
             import_type(wrong)
-
-
-@pytest.fixture
-def public_path() -> Iterator[Path]:
-    """A directory that a user without privileges can reach (pytest's own are private)."""
-    folder = Path(tempfile.mkdtemp(prefix="fastckpt-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @needs_root
