@@ -75,7 +75,7 @@ class File:
         assert len(set(owners)) == len(owners)
         assert all(a[0] != b[0] or a[1] + a[2] != b[1] for a, b in itertools.pairwise(rows))
         assert made.chunks.runs == [(owners[record], first, count) for record, first, count in rows]
-        assert made.chunk == max(self.chunk, -(-len(message) // 16_384))
+        assert made.chunk == max(self.chunk, -(-len(message) // 65_536))
         if made.touched:
             assert len(pieces) <= 4 * (len(message) // made.chunk) + 16
 
@@ -230,16 +230,16 @@ def test_a_base_is_cut_evenly() -> None:
 
 
 def test_long_messages_have_larger_chunks() -> None:
-    """A message has about 16,384 chunks at most, whatever its length; those that were there stay, also when the aim grows."""
+    """A message has about 65,536 chunks at most, whatever its length; those that were there stay, also when the aim grows."""
     draw = random.Random(1)
-    message = draw.randbytes(900_000)
+    message = draw.randbytes(3_600_000)
     file = File(64)
-    assert len(file.append(message).sizes) // 4 == 900_000 // 64 + 1
-    message += draw.randbytes(1_100_000)
+    assert len(file.append(message).sizes) // 4 == 3_600_000 // 64
+    message += draw.randbytes(4_400_000)
     made = file.append(message)
     assert made.chunk == 123
-    assert len(made.content) <= 1_100_000 + 200
-    assert len(file.append(message, base=True).sizes) // 4 <= 16_384
+    assert len(made.content) <= 4_400_000 + 200
+    assert len(file.append(message, base=True).sizes) // 4 <= 65_536
 
 
 def test_an_unchanged_message_is_one_row() -> None:
