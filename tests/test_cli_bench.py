@@ -28,7 +28,6 @@ from fastckpt.replay import CONTENDERS, Contender, Costs, Growth, replay
 from fastckpt.storage import Storage
 
 run = test_cli.run  # the fixture
-public_path = test_cli.public_path
 
 NAME = "checkpoint.fastckpt"
 
