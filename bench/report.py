@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from typing import Any, NamedTuple
 
 from .contenders import write_durably
 
-LIBRARIES = ("fastckpt", "msgspec", "zstandard", "orjson", "ormsgpack", "langgraph-checkpoint-sqlite", "pygal")
+LIBRARIES = ("fastckpt", "msgspec", "zstandard", "orjson", "ormsgpack", "langgraph-checkpoint-sqlite", "langgraph-checkpoint", "pygal")
 # A recorded figure keeps at most so many samples, as so many percentiles.
 PERCENTILES = 21
+# What is the same in every run of the same code; all else varies, and fewer samples than this say nothing about it.
+COUNTED, FEWEST = ("B", "calls", "flushes", "instructions"), 5
 
 
 @dataclass(frozen=True)
@@ -49,19 +52,36 @@ def percentile(samples: Sequence[float], at: float) -> float:
 
 @dataclass
 class Figure:
-    """One thing that was measured, smaller is better: every sample, in the order of the rounds."""
+    """One thing that was measured, smaller is better: every sample, in the order of the rounds.
+
+    Read back from a recording, it may be percentiles of so many samples; these tell no mean and no 99th percentile, so both are beside
+    them. A recording of before that has neither: its mean is roughly right, and its 99th percentile the longest.
+    """
 
     unit: str
     samples: list[float]
+    percentiles_of: int | None = None
+    recorded_p99: float | None = None
+    recorded_mean: float | None = None
+
+    @property
+    def count(self) -> int:
+        """How many samples there were."""
+        return self.percentiles_of or len(self.samples)
 
     @property
     def median(self) -> float:
         """The median of the samples."""
         return statistics.median(self.samples)
 
+    @property
+    def mean(self) -> float:
+        """The mean of the samples."""
+        return statistics.mean(self.samples) if self.recorded_mean is None else self.recorded_mean
+
     def at(self, percent: float) -> float:
         """A percentile of the samples."""
-        return percentile(self.samples, percent)
+        return self.recorded_p99 if percent == 99 and self.recorded_p99 is not None else percentile(self.samples, percent)
 
 
 class Picture(NamedTuple):
@@ -109,17 +129,18 @@ def named(*parts: str) -> str:
 
 
 def recorded(document: dict[str, Any]) -> dict[str, Any]:
-    """A case's document for the repository: four digits a sample, and of a figure with many samples the percentiles."""
+    """A case's document for the repository: four digits a sample, and of a figure with many samples the percentiles, the 99th, the mean."""
     figures = {}
     for name, figure in document["figures"].items():
-        samples = figure["samples"]
-        if len(samples) > PERCENTILES:
-            samples = [percentile(samples, at * 100 / (PERCENTILES - 1)) for at in range(PERCENTILES)]
-        figures[name] = {"unit": figure["unit"], "samples": [_rounded(sample) for sample in samples]}
+        samples, kept = figure["samples"], dict[str, float]()
         if len(set(samples)) == 1:
-            figures[name]["samples"] = figures[name]["samples"][:1]
-        elif len(samples) != len(figure["samples"]):
-            figures[name]["percentiles_of"] = len(figure["samples"])
+            samples = samples[:1]
+        elif len(samples) > PERCENTILES:
+            kept = {"percentiles_of": len(samples), "p99": _rounded(percentile(samples, 99)), "mean": _rounded(statistics.mean(samples))}
+            percentiles = [percentile(samples, at * 100 / (PERCENTILES - 1)) for at in range(PERCENTILES)]
+            percentiles[PERCENTILES // 2] = statistics.median(samples)  # of an even number of samples it lies between two
+            samples = percentiles
+        figures[name] = {"unit": figure["unit"], "samples": [_rounded(sample) for sample in samples], **kept}
     ratios = {name: {key: _rounded(value) for key, value in ratio.items()} for name, ratio in document["ratios"].items()}
     return {**document, "figures": figures, "ratios": ratios}
 
@@ -140,8 +161,35 @@ def written(document: dict[str, Any]) -> str:
 
 
 def figures_of(document: dict[str, Any]) -> dict[str, Figure]:
-    """The figures of a document that was written."""
-    return {name: Figure(each["unit"], each["samples"]) for name, each in document["figures"].items()}
+    """The figures of a document that was written. Raises `ValueError` that names the place where it is none."""
+    figures = document.get("figures")
+    if not isinstance(figures, dict):
+        raise _unexpected('"figures"', "an object with a figure for each name", figures)
+    return {name: _figure(f'figure "{name}"', each) for name, each in figures.items()}
+
+
+def _figure(place: str, each: Any) -> Figure:
+    if not isinstance(each, dict):
+        raise _unexpected(place, "an object with unit and samples", each)
+    unit, samples = each.get("unit"), each.get("samples")
+    if not isinstance(unit, str):
+        raise _unexpected(f"{place}, unit", "a text", unit)
+    if not isinstance(samples, list) or not samples or not all(map(_is_number, samples)):
+        raise _unexpected(f"{place}, samples", "a list of numbers, at least one", samples)
+    beside = [each.get(key) for key in ("percentiles_of", "p99", "mean")]
+    if wrong := [value for value in beside if value is not None and not _is_number(value)]:
+        raise _unexpected(f"{place}, beside its samples", "numbers", wrong[0])
+    return Figure(unit, samples, *beside)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be reckoned with: no NaN, and none so large that a sum of two has no value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _unexpected(place: str, expected: str, got: Any) -> ValueError:
+    said = repr(got)
+    return ValueError(f"{place}: expected {expected}, got {said if len(said) <= 60 else said[:60] + '...'}")
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
@@ -164,24 +212,78 @@ def amount(value: float, unit: str) -> str:
 
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """What changed between two documents of one case: medians, and whether the spreads (10th to 90th percentile) are apart."""
+    """What changed between two documents of one case, and first of all what else was not alike.
+
+    Of what is counted the means; of all else the medians, and whether the spreads (10th to 90th percentile) are apart. Raises
+    `ValueError` for a document that is none, as `figures_of` does.
+    """
     before, after = figures_of(old), figures_of(new)
-    rows = [["", "before", "10-90%", "after", "10-90%", "change", ""]]
-    for name in before.keys() & after.keys():
-        was, now = before[name], after[name]
+    rows = [["median; of what is counted, mean", "before", "10-90%", "after", "10-90%", "change", ""]]
+    for name, now in after.items():
+        if (was := before.get(name)) is None:
+            continue
+        # The memory of a process has the unit of what is counted, and is not the same each time.
+        counted = was.unit in COUNTED and not name.endswith("memory")
+        typical = [figure.mean if counted else figure.median for figure in (was, now)]
         row = [name]
-        for figure in (was, now):
-            row += [amount(figure.median, figure.unit), f"{amount(figure.at(10), figure.unit)} to {amount(figure.at(90), figure.unit)}"]
-        apart = now.at(10) > was.at(90) or now.at(90) < was.at(10)
-        change = f"{100 * (now.median / was.median - 1):+.1f}%" if was.median else ""
-        word = ("slower or larger" if now.median > was.median else "faster or smaller") if apart else "within the spread"
-        rows.append([*row, change, "same" if was.samples == now.samples else word])
-    order = list(after)
-    rows[1:] = sorted(rows[1:], key=lambda row: order.index(row[0]))
-    lines = [table(rows)]
+        for figure, value in zip((was, now), typical, strict=True):
+            row += [amount(value, figure.unit), f"{amount(figure.at(10), figure.unit)} to {amount(figure.at(90), figure.unit)}"]
+        change = f"{100 * (typical[1] / typical[0] - 1):+.1f}%" if typical[0] and was.unit == now.unit else ""
+        rows.append([*row, change, _verdict(was, now, typical, counted=counted)])
+    lines = [*_differences(old, new), table(rows)]
     lines += [f"only before: {name}" for name in before if name not in after]
     lines += [f"only after: {name}" for name in after if name not in before]
     return "\n".join(lines)
+
+
+def _verdict(was: Figure, now: Figure, typical: list[float], *, counted: bool) -> str:
+    if was.unit != now.unit:
+        return "another unit"
+    if was.samples == now.samples:
+        return "same"
+    short = [_rounded(value) for value in typical]
+    # Of one that was recorded there are four digits.
+    if counted and (typical[0] == typical[1] or (short[0] == short[1] and short[0] in typical)):
+        return "same to four digits"
+    if not counted and min(was.count, now.count) < FEWEST:
+        return "too few samples to tell"
+    if not counted and was.at(10) <= now.at(90) and now.at(10) <= was.at(90):
+        return "within the spread"
+    return "slower or larger" if typical[1] > typical[0] else "faster or smaller"
+
+
+def surroundings(document: dict[str, Any]) -> dict[str, str]:
+    """What figures depend on beside the code, as far as the document tells: machine, filesystem, versions."""
+    machine, disk, versions = (_object(document, key) for key in ("machine", "filesystem", "versions"))
+    named = {"processor": machine.get("processor"), "CPUs": machine.get("cpus"), "system": machine.get("system"), "filesystem": disk.get("type")}
+    named |= {name: version for name, version in versions.items() if name != "fastckpt"}
+    return {name: _told(value) for name, value in named.items() if value is not None}
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What was not alike beside the code, a line each: without it a change says nothing about the code."""
+    sides = []
+    for document in (old, new):
+        options = {f"--{name}": _told(value) for name, value in _object(document, "options").items() if value is not None}
+        sides.append({**surroundings(document), **options, "--quick": _told(bool(document.get("quick")))})
+    before, after = sides
+    untold = [when for when, document in (("before", old), ("after", new)) if "options" not in document]
+    lines = [f"not measured alike, maybe: the options are not told {untold[0]}"] if len(untold) == 1 else []
+    for name in before | after:
+        was, now = before.get(name, "not given"), after.get(name, "not given")
+        if was != now and not (lines and name.startswith("--") and name != "--quick"):
+            lines.append(f"not measured alike: {name}: {was} before, {now} after")
+    return lines
+
+
+def _object(document: dict[str, Any], key: str) -> dict[str, Any]:
+    found = document.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _told(value: Any) -> str:
+    """As it would stand in JSON, so that a document that was read tells the same as one that was made just now."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def dashboard(case: str, outcome: Outcome) -> str:
@@ -205,7 +307,7 @@ def environment(folder: Path) -> dict[str, Any]:
             "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         },
         "filesystem": {"type": _filesystem(folder), "durable_4k_write_seconds": _durable_write(folder)},
-        "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in LIBRARIES}},
+        "versions": {"python": sys.version.split()[0], **{name: _version(name) for name in LIBRARIES}, "SQLite": sqlite3.sqlite_version},
     }
 
 
