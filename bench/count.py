@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .options import add_states
+from .options import UnavailableError, add_states, names_of
 from .report import Outcome, Picture, named, table
 from .worker import BenchError
 from .workloads import make_workload
@@ -27,7 +27,7 @@ HELP = "instructions of encode, diff and compression, counted by valgrind"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
     add_states(parser, ["small", "usual"], file=False)
-    parser.add_argument("--calls", default=",".join(CALLS), metavar="NAME,...", help="of %(default)s (default: all)")
+    parser.add_argument("--calls", type=names_of("call", CALLS), default=[*CALLS], metavar="NAME,...", help=f"of {','.join(CALLS)} (default: all)")
 
 
 def _encode(shape: str) -> Callable[[], Any]:
@@ -75,11 +75,9 @@ CALLS: dict[str, Callable[[str], Callable[[], Any]]] = {
 def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
     """Measure and print."""
     if shutil.which("valgrind") is None:
-        raise BenchError("valgrind is not installed: there is nothing here that counts instructions")
-    outcome, names = Outcome(), arguments.calls.split(",")
+        raise UnavailableError("valgrind is not installed: there is nothing here that counts instructions")
+    outcome, names = Outcome(), arguments.calls
     shapes = arguments.shapes[:1] if arguments.quick else arguments.shapes
-    if unknown := [name for name in names if name not in CALLS]:
-        raise BenchError(f"no call {unknown[0]!r}; there are {', '.join(CALLS)}")
     rows = [["", *(f"{name}, million instructions" for name in names)]]
     bars: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for at, shape in enumerate(shapes):
@@ -99,10 +97,10 @@ def _instructions(name: str, shape: str, repetitions: int, folder: Path) -> int:
     # Addresses and the order of sets are the same in each run.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc"}
     program = [sys.executable, "-m", "bench.count", name, shape, str(repetitions)]
-    # Once without, so that no count has the compilation of a module in it.
-    subprocess.run(program, env=environment, check=True)
+    # Once without, so that no count has the compilation of a module in it. Ctrl-C is for this process, which ends the others.
+    subprocess.run(program, env=environment, check=True, process_group=0)
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder / 'callgrind.out'}", *program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, process_group=0)
     found = re.search(r"Collected : (\d+)", done.stderr)
     if done.returncode or found is None:
         raise BenchError(f"valgrind ended with exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")

@@ -24,6 +24,7 @@ import zstandard
 from fastckpt.delta import CHUNK, EMPTY, Difference, diff
 
 from .floors import floors
+from .options import between, positive, whole
 from .report import Outcome, Picture, table
 from .shapes import PERSISTED, TrainState, change, make, replace_pack
 
@@ -39,10 +40,10 @@ _HEADERS = 330
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
-    parser.add_argument("--mb", type=float, default=2.0, metavar="MB", help="size of the made-up messages (default: %(default)s)")
-    parser.add_argument("--chunk", type=int, default=CHUNK, metavar="BYTES", help="size that chunks aim at (default: %(default)s)")
-    parser.add_argument("--level", type=int, default=3, metavar="N", help="zstd's, for the simulated runs (default: %(default)s)")
-    parser.add_argument("--steps", type=int, metavar="N", help="steps of each simulated run at most (default: all; with --quick a tenth)")
+    parser.add_argument("--mb", type=between(0.001, 1000), default=2.0, metavar="MB", help="size of the made-up messages (default: %(default)s)")
+    parser.add_argument("--chunk", type=whole(64), default=CHUNK, metavar="BYTES", help="size that chunks aim at (default: %(default)s)")
+    parser.add_argument("--level", type=whole(1, 22), default=3, metavar="N", help="zstd's, for the simulated runs (default: %(default)s)")
+    parser.add_argument("--steps", type=positive, metavar="N", help="steps of each simulated run at most (default: all; with --quick a tenth)")
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> Outcome:

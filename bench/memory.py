@@ -21,9 +21,9 @@ from typing import Any, Literal, cast
 import msgspec
 
 from .floors import floors
-from .options import add_states
+from .options import UnavailableError, add_states
 from .report import Outcome, Picture, table
-from .worker import BenchError, peak_begins_here, resident
+from .worker import peak_begins_here, resident
 from .workloads import make_workload
 
 HELP = "peak memory of a run's writer, as a multiple of the message"
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
     """Measure and print. A round is a step."""
     if not Path("/proc/self/clear_refs").exists():
-        raise BenchError("peak memory is told by Linux alone")
+        raise UnavailableError("peak memory is told by Linux alone")
     outcome, steps = Outcome(), str(arguments.rounds or (QUICK_STEPS if arguments.quick else STEPS))
     rows, bars = [["", "", "checks", "held", "at most", "held by step 20", "resident"]], dict[str, list[tuple[float, float]]]()
     for shape in arguments.shapes:
@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
 
 def _measured(*arguments: str) -> list[float]:
     command = [sys.executable, "-m", "bench.memory", *arguments]
-    peaks: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    # Ctrl-C is for this process, which ends the other.
+    peaks: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, process_group=0).stdout)
     return peaks
 
 

@@ -25,7 +25,7 @@ STEPS, QUICK_STEPS, KEPT = 10_000, 600, 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
     add_states(parser, ["usual"], file=False)
-    add_steps(parser, STEPS)
+    add_steps(parser, STEPS, least=2)  # for the halves of the run are compared
     parser.add_argument("--keep", type=positive, default=KEPT, metavar="N", help=f"how many of them are kept (default: {KEPT})")
 
 

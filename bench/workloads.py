@@ -45,6 +45,8 @@ KEYS = """
 CONFIG = SimpleNamespace(**{key: number / 4 for number, key in enumerate(KEYS.split())})
 # Records that one step of a made-up state replaces, however large the state is.
 CHANGED = 20
+# Levels that a replayed document has at most: the replaced module's encoder ends at about twice as many.
+MOST_LEVELS = 500
 
 
 class WorkloadError(ValueError):
@@ -180,8 +182,13 @@ class Replayed(Workload):
     def __init__(self, path: Path, steps: int) -> None:
         try:
             self.document = json.loads(path.read_bytes())
+            deep = _deeper(self.document, MOST_LEVELS)
+        except RecursionError:
+            deep = True
         except (OSError, ValueError) as error:
             raise WorkloadError(f"{path} cannot be replayed: {error}") from error
+        if deep:
+            raise WorkloadError(f"{path} cannot be replayed: expected at most {MOST_LEVELS} lists and objects in each other, found more")
         found: list[tuple[int, list[Any]]] = []
         self._look(self.document, [], found)
         if not found:
@@ -219,6 +226,14 @@ class Replayed(Workload):
     def live(self, number: int) -> Any:
         del number
         return self.document
+
+
+def _deeper(document: Any, levels: int) -> bool:
+    """Whether more lists and objects than that are in each other."""
+    level = [document]
+    for _ in range(levels):
+        level = [child for each in level if isinstance(each, (list, dict)) for child in (each.values() if isinstance(each, dict) else each)]
+    return any(isinstance(each, (list, dict)) for each in level)
 
 
 def _prose() -> str:
