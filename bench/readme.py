@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from .contenders import ASYNC, BASELINE, EVERY, ONE_FILE, SYNC, Bare, Msgpack, Nothing, Orjson, OrjsonUnsafe, Ours, Pickle
-from .report import Figure, amount, figures_of, named
+from .contenders import ASYNC, BASELINE, EVERY, ONE_FILE, SYNC, Bare, CompactJson, Msgpack, Nothing, Orjson, OrjsonUnsafe, Ours, Pickle
+from .report import Figure, amount, figures_of, named, surroundings
 from .worker import BenchError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,6 +17,8 @@ README, RESULTS = ROOT / "README.md", Path(__file__).parent / "results"
 BEGIN = "<!-- benchmarks: written by `python -m bench readme` from bench/results; change bench/readme.py, not this -->"
 END = "<!-- benchmarks: end -->"
 NAMES = [contender.name for contender in EVERY]
+# What loads a single file in the case `restore`.
+SINGLE = (CompactJson.name, Orjson.name)
 
 
 def main(*, check: bool) -> int:
@@ -44,10 +46,16 @@ class _Results:
     """The recorded cases."""
 
     def __init__(self, folder: Path) -> None:
-        self.documents: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+        self.documents: dict[str, dict[str, Any]] = {}
+        self._figures: dict[str, dict[str, Figure]] = {}
+        for path in sorted(folder.glob("*.json")):
+            try:
+                self.documents[path.stem] = json.loads(path.read_bytes())
+                self._figures[path.stem] = figures_of(self.documents[path.stem])
+            except ValueError as error:
+                raise BenchError(f"{path} is not what `python -m bench record` writes: {error}") from error
         if not self.documents:
             raise BenchError(f"no results in {folder}: run `python -m bench record`")
-        self._figures = {case: figures_of(document) for case, document in self.documents.items()}
 
     def figure(self, case: str, *parts: str) -> Figure | None:
         return self._figures.get(case, {}).get(named(*parts))
@@ -55,7 +63,19 @@ class _Results:
     def said(self, case: str, *parts: str, at: float | None = None) -> str:
         """A median, or another percentile, as the table says it."""
         figure = self.figure(case, *parts)
-        return "" if figure is None else amount(figure.median if at is None else figure.at(at), figure.unit)
+        if figure is None or (at is not None and not figure.whole):
+            return ""
+        return amount(figure.median if at is None else figure.at(at), figure.unit)
+
+    def mean(self, case: str, *parts: str) -> str:
+        """A mean, where some samples are rare and large: no median has a base or a compaction in it."""
+        figure = self.figure(case, *parts)
+        return "" if figure is None or not figure.whole else amount(figure.mean, figure.unit)
+
+    def count(self, case: str, *parts: str) -> str:
+        """How many samples a figure is made of."""
+        figure = self.figure(case, *parts)
+        return "" if figure is None else f"{figure.count:,}"
 
     def ratio(self, case: str, *parts: str) -> str:
         ratio = self.documents.get(case, {}).get("ratios", {}).get(named(*parts))
@@ -83,34 +103,77 @@ def _markdown(rows: list[list[str]]) -> str:
 
 
 def _introduction(results: _Results) -> str:
-    first = next(iter(results.documents.values()))
-    machine, disk, versions = first["machine"], first["filesystem"], first["versions"]
-    flush = f"a durable write of 4 KiB takes {disk['durable_4k_write_seconds'] * 1e3:.2f} ms"
-    others = [f"{name} {version}" for name, version in versions.items() if name not in ("python", "fastckpt") and version != "not installed"]
     said = (
-        "From the checkout, with the extra `bench` (`.venv/bin/pip install '.[bench]'`). Each contender has a process of its own, must load "
-        "what it was given before it is timed, and takes turns with the others; the disk is settled in between. The states are those of a real "
-        "optimisation (`small` 0.1, `usual` 1.8, `large` 19 MB of JSON), and others of another structure. Ratios are against the replaced "
-        "module, which syncs nothing, step by step: the median, and 10th to 90th percentile. "
-        f"One run on {machine['processor']}, {machine['cpus']} CPUs, {disk['type']} ({flush}), {machine['system'].split('-')[0]}, "
-        f"CPython {versions['python']}, {', '.join(others)}. Every case, its samples and its picture are in `bench/results`."
+        "From the checkout, with the extra `bench` (`.venv/bin/pip install '.[bench]'`). In all cases but `check` and `restore` each contender "
+        "has a process of its own, must load what it was given before it is timed, and takes turns with the others; the disk is settled in "
+        "between. The states are those of a real optimisation (`small` 0.1, `usual` 1.8, `large` 19 MB of JSON), and others of another "
+        "structure. Ratios are against the replaced module, which syncs nothing, step by step: the median, and 10th to 90th percentile. "
+        f"{_recorded(results.documents)} Every case, its samples and its picture are in `bench/results`."
     )
     if quick := sorted(case for case, document in results.documents.items() if document["quick"]):
         said += f" Of few rounds (`--quick`): {', '.join(quick)}."
     return textwrap.fill(said, 140, break_long_words=False, break_on_hyphens=False)
 
 
+def _recorded(documents: dict[str, dict[str, Any]]) -> str:
+    """When, of which commit and where: what is not the same for all cases is said of each."""
+    days = sorted(document["time"][:10] for document in documents.values())
+    commits = {case: document["commit"] or "unknown" for case, document in documents.items()}
+    said = f"Recorded {_range(days)} at commit {_by_case(commits)}."
+    if any(commit.endswith("+") for commit in commits.values()):
+        said += " A + stands for changes that were not committed."
+    loads = sorted((document["machine"]["load_average"][0], case) for case, document in documents.items() if document["machine"]["load_average"])
+    if loads:
+        said += f" When a case began, the load average was {_range([f'{load:.1f} ({case})' for load, case in loads])}."
+    flush = _range([f"{taken * 1e3:.2f}" for taken in sorted(document["filesystem"]["durable_4k_write_seconds"] for document in documents.values())])
+    words = {
+        "processor": "{}",
+        "CPUs": "{} CPUs",
+        "system": "{}",
+        "filesystem": f"{{}} (a durable write of 4 KiB takes {flush} ms)",
+        "python": "CPython {}",
+    }
+    where = {case: surroundings(document) for case, document in documents.items()}
+    alike, others = [], ""
+    for name in dict.fromkeys(name for each in where.values() for name in each):
+        values = {case: each.get(name, "not told") for case, each in where.items()}
+        value = values[next(iter(values))]
+        if len(set(values.values())) > 1:
+            others += f" Not the same for all cases: {name} {_by_case(values)}."
+        elif value != "not installed":
+            value = " ".join(value.split("-")[:2]) if name == "system" else value  # the rest is the build of the kernel
+            alike.append(words.get(name, f"{name} {{}}").format(value))
+    return said + (f" All on {', '.join(alike)}." if alike else "") + others
+
+
+def _by_case(values: dict[str, str]) -> str:
+    """One value, or each with the cases that have it."""
+    distinct = list(dict.fromkeys(values.values()))
+    cases = {value: ", ".join(case for case, other in values.items() if other == value) for value in distinct}
+    return distinct[0] if len(distinct) == 1 else "; ".join(f"{value} ({cases[value]})" for value in distinct)
+
+
+def _range(values: list[str]) -> str:
+    """The first and the last, once if they are the same."""
+    first, last = values[0], values[-1]
+    return first if first == last else f"{first} to {last}"
+
+
 def _run(results: _Results) -> str:
     lines = ["**A run, every step kept and durable** (`python -m bench run`):"]
     for state in [state for state in ("usual", "large") if state in results.states("run")]:
-        rows = [[f"`{state}`", "blocks the loop", "99%", "until durable", "less", "a pack replaced", "written a step", "memory"]]
+        rows = [[f"`{state}`", "saves", "blocks the loop", "99%", "until durable", "less", "a pack replaced", "written a step", "memory"]]
         for name in results.contenders("run", state):
-            row = [name, results.said("run", state, name, "blocking"), results.said("run", state, name, "blocking", at=99)]
+            row = [name, results.count("run", state, name, "blocking")]
+            row += [results.said("run", state, name, "blocking"), results.said("run", state, name, "blocking", at=99)]
             row += [results.said("run", state, name, "total"), "" if name == BASELINE else results.ratio("run", state, name, "total")]
-            rows.append([*row, *(results.said("run", state, name, key) for key in ("leap, total", "bytes", "memory"))])
+            row += [results.said("run", state, name, "leap, total"), results.mean("run", state, name, "bytes")]
+            rows.append([*row, results.said("run", state, name, "memory")])
         lines.append(_markdown(rows))
-    lines.append("![What a step makes the loop wait](bench/results/run.svg)")
-    return "" if len(lines) == 2 else "\n\n".join(lines)
+    if len(lines) == 1:
+        return ""
+    said = "Times are medians; of 100 saves or fewer the 99% is the longest. What is written a step is the mean, with bases and compactions in it."
+    return "\n\n".join([*lines, textwrap.fill(said, 140), "![What a step makes the loop wait](bench/results/run.svg)"])
 
 
 # What is compared with what, and why the other may be faster: (what, the case, ours, theirs, the reason).
@@ -154,7 +217,11 @@ LOSSES: list[tuple[str, str, _Place, _Place, str]] = [
     ),
     (
         "the newest of 10,000 steps", "restore", ("usual", "10000 steps", "newest"), ("usual", f"{Orjson.name}, one file", "newest"),
-        "a step lies in several frames, and each is checked",
+        "the state lies in several frames, and each is decompressed and checked",
+    ),
+    (
+        "one in the middle of 10,000 steps", "restore", ("usual", "10000 steps", "middle"), ("usual", f"{Orjson.name}, one file", "newest"),
+        "it keeps one step alone; here the headers of those after it are read, back from the newest",
     ),
 ]  # fmt: skip
 
@@ -166,7 +233,7 @@ def _not_first(results: _Results) -> str:
         if own is not None and other is not None and own.median > other.median:
             by = theirs[1].removesuffix(", one file")
             rows.append([what, results.said(case, *ours), f"{by}: {results.said(case, *theirs)}", why])
-    return "" if len(rows) == 1 else f"**Where it is not the first**, in this run:\n\n{_markdown(rows)}"
+    return "" if len(rows) == 1 else f"**Where it is not the first**, by the median:\n\n{_markdown(rows)}"
 
 
 def _save(results: _Results) -> str:
@@ -212,11 +279,18 @@ def _scale(results: _Results) -> str:
     states = results.states("scale")
     if not states:
         return ""
-    rows = [["a state of", *(f"{name}: blocks" for name in results.contenders("scale", states[0])), "fastckpt: written a step"]]
+    contenders = results.contenders("scale", states[0])
+    rows = [["a state of", *(f"{name}: blocks" for name in contenders), "its caller", "bare encode", "fastckpt: written a step"]]
     for state in states:
-        cells = [results.said("scale", state, name, "blocking") for name in results.contenders("scale", states[0])]
-        rows.append([state, *cells, results.said("scale", state, SYNC, "bytes")])
-    return f"**How cost grows**, the same 20 records changing in each step (`python -m bench scale`):\n\n{_markdown(rows)}"
+        cells = [results.said("scale", state, name, "blocking") for name in contenders]
+        cells += [results.said("scale", state, ASYNC, key) for key in ("caller", "bare encode")]
+        rows.append([state, *cells, results.mean("scale", state, SYNC, "bytes")])
+    said = (
+        "*Its caller* is the thread time that a save in the background takes of the loop; the limit is 1.3 times that of a bare encode by "
+        "msgspec, plus 0.1 ms. What is written a step is the mean."
+    )
+    head = "**How cost grows**, the same 20 records changing in each step (`python -m bench scale`):"
+    return f"{head}\n\n{_markdown(rows)}\n\n{textwrap.fill(said, 140)}"
 
 
 def _restore(results: _Results) -> str:
@@ -225,11 +299,14 @@ def _restore(results: _Results) -> str:
         steps = [name for name in results.documents["restore"]["figures"] if name.startswith(f"{state}: ") and name.endswith(" steps: newest")]
         places = [name.split(": ")[1] for name in steps]
         said = "; ".join(
-            f"of {place}, the newest in {results.said('restore', state, place, 'newest')}, one in the middle in "
+            f"of {int(place.partition(' ')[0]):,} steps, the newest in {results.said('restore', state, place, 'newest')}, one in the middle in "
             f"{results.said('restore', state, place, 'middle')}" for place in places
         )  # fmt: skip
-        single = results.said("restore", state, "json compact + fsync, one file", "newest")
-        text = f"**Restoring** `{state}` from a run, opened anew (`python -m bench restore`): {said}. A single JSON file loads in {single}."
+        singles = [f"{name} in {figure}" for name in SINGLE if (figure := results.said("restore", state, f"{name}, one file", "newest"))]
+        text = (
+            f"**Restoring** a step of `{state}` (`python -m bench restore`): the run opened anew, the state decoded and checked, the file in the "
+            f"page cache: {said}. A single JSON file, read and parsed and nothing checked: {', '.join(singles)}."
+        )
         lines.append(textwrap.fill(text, 140))
     return "\n\n".join(lines)
 
@@ -257,7 +334,8 @@ def _others(results: _Results) -> str:
         said += [f"`history`: a value across the steps of `{state}` takes {ratio} of the time of decoding them."] if ratio else []
     for state in results.states("retain"):
         if "newest" in state:
-            times = f"{results.said('retain', state, 'save')}, 99% within {results.said('retain', state, 'save', at=99)}"
+            times, within = results.said("retain", state, "save"), results.said("retain", state, "save", at=99)
+            times += f", 99% of {results.count('retain', state, 'save')} within {within}" if within else ""
             said.append(f"`retain`, {state}: a save takes {times}; the largest file was {results.said('retain', state, 'largest file')}.")
     for state in results.states("count"):
         counted = [f"{call} {figure.median / 1e6:.3g}" for call in ("encode", "diff-step") if (figure := results.figure("count", state, call))]
@@ -268,24 +346,28 @@ def _others(results: _Results) -> str:
 def _floors(results: _Results) -> str:
     short = [f"* {case}: {line}" for case, document in results.documents.items() for line in document["floors_not_reached"]]
     if short:
-        return "Floors (`bench/floors.toml`) that were not reached in this run:\n\n" + "\n".join(short)
-    return "Every floor of `bench/floors.toml` that these cases look at was reached in this run."
+        return "Floors (`bench/floors.toml`) that were not reached:\n\n" + "\n".join(short)
+    return "Every floor of `bench/floors.toml` that these cases look at was reached."
 
 
 COMMANDS = """\
 `python -m bench CASE --help` says what a case measures. `--shapes` names other states, and `--file runs/a/checkpoint.json` replays a file
-of your own as a run that grows; `--json FILE` writes every sample with machine, filesystem, versions and commit, `--plot FILE` draws,
-`--compare OLD.json` says what changed and whether the spreads are apart. `python -m bench record` measures all cases into
-`bench/results`, `python -m bench readme` writes this section from them.
+of your own as a run that grows; `--json FILE` writes every sample with machine, filesystem, versions, options and commit, `--plot FILE`
+draws. `--compare OLD.json` names what else was not alike (machine, filesystem, versions, options), then what changed and whether the
+spreads are apart; of fewer than five samples of a time it says that they do not tell. `python -m bench record` measures all cases of one
+commit into `bench/results`, `python -m bench readme` writes this section from them.
 
-`python -m bench --check` exits with 1 and names every floor that is not reached; with `--quick` only what depends on no disk: CPU time
-with a storage that records in memory, and exactly the system calls, flushes and bytes of a save. So it says the same on a busy machine.
+`python -m bench --check` looks at every case that has floors, exits with 1 and names each floor that is not reached. With `--quick`,
+before it or after it, it looks only at what depends on no disk: CPU time with a storage that records in memory, and the system calls,
+flushes and bytes of saves. So it says the same on a busy machine. `python -m bench CASE --check` looks at the floors of one case; with
+one for which no floor is known it exits with 2 and says so.
 
 Figures for a dashboard come from `--format github-action-benchmark` (name, unit, value; smaller is better), and the tables then go to
-the standard error:
+the standard error. On a runner that is shared, `check` draws steadier lines than the cases with a disk: bytes, calls and flushes are the
+same on each, and its CPU times wait for nothing (`count` gives instructions, where valgrind is installed):
 
 ```yaml
-- run: python -m bench run --shapes usual --steps 100 --format github-action-benchmark > figures.json
+- run: python -m bench check --format github-action-benchmark > figures.json
 - uses: benchmark-action/github-action-benchmark@v1
   with:
     tool: customSmallerIsBetter

@@ -55,7 +55,7 @@ class Figure:
     """One thing that was measured, smaller is better: every sample, in the order of the rounds.
 
     Read back from a recording, it may be percentiles of so many samples; these tell no mean and no 99th percentile, so both are beside
-    them. A recording of before that has neither: its mean is roughly right, and its 99th percentile the longest.
+    them. A recording of before has neither, and is not `whole`: its mean is far off, and its 99th percentile the longest.
     """
 
     unit: str
@@ -68,6 +68,11 @@ class Figure:
     def count(self) -> int:
         """How many samples there were."""
         return self.percentiles_of or len(self.samples)
+
+    @property
+    def whole(self) -> bool:
+        """Whether mean and 99th percentile are known."""
+        return self.percentiles_of is None or (self.recorded_p99 is not None and self.recorded_mean is not None)
 
     @property
     def median(self) -> float:
@@ -218,12 +223,12 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> str:
     `ValueError` for a document that is none, as `figures_of` does.
     """
     before, after = figures_of(old), figures_of(new)
-    rows = [["median; of what is counted, mean", "before", "10-90%", "after", "10-90%", "change", ""]]
+    rows = [["median; of a count the mean", "before", "10-90%", "after", "10-90%", "change", ""]]
     for name, now in after.items():
         if (was := before.get(name)) is None:
             continue
         # The memory of a process has the unit of what is counted, and is not the same each time.
-        counted = was.unit in COUNTED and not name.endswith("memory")
+        counted = was.unit in COUNTED and not name.endswith("memory") and was.whole and now.whole
         typical = [figure.mean if counted else figure.median for figure in (was, now)]
         row = [name]
         for figure, value in zip((was, now), typical, strict=True):

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from bench.contenders import ASYNC, BASELINE, SYNC
+from bench.readme import section
 from bench.report import Outcome, compared, environment, figures_of, heading, recorded, written
+from bench.worker import BenchError
 
 
 def figure(samples: list[float], unit: str = "ms", **more: float) -> dict[str, Any]:
@@ -165,3 +168,129 @@ def test_every_library_that_is_measured_has_its_version_recorded(tmp_path: Path)
     assert where["versions"]["SQLite"] == sqlite3.sqlite_version
     assert {"langgraph-checkpoint", "langgraph-checkpoint-sqlite", "msgspec", "zstandard"} <= where["versions"].keys()
     assert f"SQLite {sqlite3.sqlite_version}" in heading(Outcome().document("x", where))
+
+
+def test_a_recording_of_before_is_not_compared_by_a_mean_that_it_does_not_tell() -> None:
+    """The mean of its percentiles is far off that of its samples; the medians are alike."""
+    old, new = figure([10] * 20 + [900], "B", percentiles_of=997), figure([10] * 996 + [900], "B")
+    assert verdict(old, new).endswith("within the spread")
+
+
+def results(folder: Path, **documents: dict[str, Any]) -> str:
+    """The README's section of these cases, as it would be recorded."""
+    for case, made in documents.items():
+        (folder / f"{case}.json").write_text(written(recorded({**made, "case": case})), encoding="utf-8")
+    return section(folder)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def row(text: str, name: str) -> list[str]:
+    """The cells of the first row of a table that begins so."""
+    [line, *_] = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_readme_shows_99_percent_the_saves_it_is_of_and_the_mean_of_what_is_written(tmp_path: Path) -> None:
+    """One save of a thousand that takes long, and one that writes a base: the first is not in the 99%, the second is in what is written."""
+    made = {
+        f"usual: {SYNC}: blocking": figure([2.0] * 999 + [360.0]),
+        f"usual: {SYNC}: total": figure([2.5] * 999 + [360.0]),
+        f"usual: {SYNC}: bytes": figure([10_000 + number % 2 for number in range(999)] + [2_000_000], "B"),
+        f"usual: {BASELINE}: blocking": figure([30.0] * 49 + [64.0]),
+        f"usual: {BASELINE}: bytes": figure([1_800_000], "B"),
+    }
+    text = results(tmp_path, run=document(made), retain=document({"usual, newest 100 kept: save": made[f"usual: {SYNC}: blocking"]}))
+    assert row(text, SYNC)[1:4] == ["1,000", "2.00 ms", "2.00 ms"]
+    assert row(text, SYNC)[7] == "12.0 kB"
+    assert row(text, BASELINE)[1:4] == ["50", "30.0 ms", "64.0 ms"]
+    assert "of 100 saves or fewer the 99% is the longest" in flat(text)
+    assert "a save takes 2.00 ms, 99% of 1,000 within 2.00 ms" in text
+
+
+def test_the_readme_leaves_out_what_an_older_recording_does_not_tell(tmp_path: Path) -> None:
+    """A 99% that is the longest of all, or a mean of percentiles, would be a false figure; the median is there."""
+    old = figure([1.0] * 20 + [360.0], percentiles_of=1000)
+    made = {f"usual: {SYNC}: blocking": old, f"usual: {SYNC}: bytes": {**old, "unit": "B"}}
+    for case, figures in (("run", made), ("retain", {"usual, newest 100 kept: save": old})):
+        (tmp_path / f"{case}.json").write_text(json.dumps(document(figures)))
+    text = section(tmp_path)
+    assert row(text, SYNC)[1:4] == ["1,000", "1.00 ms", ""]
+    assert row(text, SYNC)[7] == ""
+    assert "360" not in text
+    assert "a save takes 1.00 ms; the largest" in text
+
+
+def test_the_readme_shows_what_the_caller_gives_beside_a_bare_encode(tmp_path: Path) -> None:
+    """So that the limit of 1.3 times that and 0.1 ms can be looked at; and the mean of what is written."""
+    made = {
+        f"10 MB: {SYNC}: blocking": figure([4.0]),
+        f"10 MB: {SYNC}: bytes": figure([1000] * 9 + [11_000], "B"),
+        f"10 MB: {ASYNC}: blocking": figure([3.0]),
+        f"10 MB: {ASYNC}: caller": figure([0.25]),
+        f"10 MB: {ASYNC}: bare encode": figure([0.2]),
+    }
+    text = results(tmp_path, scale=document(made))
+    assert row(text, "10 MB")[-3:] == ["0.250 ms", "0.200 ms", "2.00 kB"]
+    assert row(text, "a state of")[-3:] == ["its caller", "bare encode", "fastckpt: written a step"]
+    assert "1.3 times that of a bare encode by msgspec, plus 0.1 ms" in flat(text)
+
+
+def test_the_readme_says_what_restoring_is_and_where_it_is_not_first(tmp_path: Path) -> None:
+    """The newest step and one in the middle beside a single file of JSON, each with its own reason."""
+    made = {f"usual: 10000 steps: {which}": figure([taken]) for which, taken in (("newest", 7.0), ("middle", 80.0))}
+    made["usual: orjson + fsync, one file: newest"] = figure([1.5])
+    text = flat(results(tmp_path, restore=document(made)))
+    assert "of 10,000 steps, the newest in 7.00 ms, one in the middle in 80.0 ms" in text
+    assert "nothing checked: orjson + fsync in 1.50 ms." in text
+    assert "| the newest of 10,000 steps | 7.00 ms | orjson + fsync: 1.50 ms | the state lies in several frames" in text
+    assert "| one in the middle of 10,000 steps | 80.0 ms | orjson + fsync: 1.50 ms | it keeps one step alone; here the headers" in text
+
+
+def test_the_readme_says_once_what_all_cases_share(tmp_path: Path) -> None:
+    """One commit, day, load and machine; the flushes and the load lie between two cases."""
+    made = document({"a": figure([1.0])})
+    busier = {**made["machine"], "load_average": [1.5, 0, 0]}
+    slower = {"type": "ext4", "durable_4k_write_seconds": 0.0021}
+    text = flat(results(tmp_path, check=made, diff={**made, "machine": busier, "filesystem": slower}))
+    assert (
+        "Recorded 2026-05-04 at commit abc1234. When a case began, the load average was 0.2 (check) to 1.5 (diff). All on One CPU, 2 CPUs, "
+        "Linux 6.1, ext4 (a durable write of 4 KiB takes 0.50 to 2.10 ms), CPython 3.11.7, msgspec 0.23.0. Every case," in text
+    )
+
+
+def test_the_readme_names_what_was_not_the_same_for_all_cases(tmp_path: Path) -> None:
+    """Commits, a dirty tree, days, and machine and versions by case; what differs is not said of all."""
+    made = document({"a": figure([1.0])})
+    other = {
+        **made,
+        "commit": "def5678+",
+        "time": "2026-05-06T01:00:00Z",
+        "machine": {**made["machine"], "processor": "Another", "load_average": None},
+        "versions": {**made["versions"], "msgspec": "0.24.0", "SQLite": "3.40.1"},
+        "quick": True,
+    }
+    text = flat(results(tmp_path, check=made, codec=made, diff=other))
+    assert (
+        "Recorded 2026-05-04 to 2026-05-06 at commit abc1234 (check, codec); def5678+ (diff). A + stands for changes that were not committed." in text
+    )
+    assert "the load average was 0.2 (check) to 0.2 (codec). All on 2 CPUs, Linux 6.1, ext4" in text
+    assert "CPython 3.11.7. Not the same for all cases: processor One CPU (check, codec); Another (diff). " in text
+    assert "Not the same for all cases: msgspec 0.23.0 (check, codec); 0.24.0 (diff). " in text
+    assert "Not the same for all cases: SQLite not told (check, codec); 3.40.1 (diff). " in text
+    assert "Of few rounds (`--quick`): diff." in text
+
+
+def test_a_result_that_is_none_is_named(tmp_path: Path) -> None:
+    """The file, and the place in it."""
+    (tmp_path / "run.json").write_text(json.dumps(document({"a": 1})))
+    with pytest.raises(BenchError, match=r"run\.json is not what `python -m bench record` writes: figure \"a\": expected an object"):
+        section(tmp_path)
+
+
+def test_the_example_for_a_dashboard_measures_no_disk(tmp_path: Path) -> None:
+    """On a shared runner only what depends on no disk draws a line that means something."""
+    text = results(tmp_path, check=document({"a": figure([1.0])}))
+    assert "- run: python -m bench check --format github-action-benchmark > figures.json" in text
