@@ -106,8 +106,9 @@ def _introduction(results: _Results) -> str:
     said = (
         "From the checkout, with the extra `bench` (`.venv/bin/pip install '.[bench]'`). In all cases but `check` and `restore` each contender "
         "has a process of its own, must load what it was given before it is timed, and takes turns with the others; the disk is settled in "
-        "between, and but for `run` glibc's allocator keeps the same for all of what they free. The states are those of a real optimisation (`small` 0.1, `usual` 1.8, `large` 19 MB of JSON), and others of another "
-        "structure. Ratios are against the replaced module, which syncs nothing, step by step: the median, and 10th to 90th percentile. "
+        "between, and glibc's allocator has the same thresholds for all (in `run` its own). The states are those of a real optimisation "
+        "(`small` 0.1, `usual` 1.8, `large` 19 MB of JSON), and others of another structure. Ratios are against the replaced module, which "
+        "syncs nothing, step by step: the median, and 10th to 90th percentile. "
         f"{_recorded(results.documents)} Every case, its samples and its picture are in `bench/results`."
     )
     if quick := sorted(case for case, document in results.documents.items() if document["quick"]):
