@@ -1,23 +1,22 @@
 """The case `restore`: going on from a run of 10, 1,000 and 10,000 steps. Its newest step, and one in the middle, from opening the run on.
 
 Each time the run is opened anew; the file itself is in the page cache by then. Beside it stands what loads a single file of the
-same state.
+same state, in the same process. Before anything is timed, each must load exactly what was saved.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fastckpt import CheckpointManager
 
-from .contenders import CompactJson, Orjson
+from .contenders import CONTENDERS, CompactJson, Orjson
 from .options import add_states, positive, states
 from .report import Outcome, Picture, amount, named, table
-from .worker import BenchError, digest
+from .worker import BenchError, able, digest, holding, timed
 from .workloads import make_workload
 
 HELP = "the newest step of 10, 1,000 and 10,000, and one in the middle"
@@ -28,12 +27,15 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this case alone."""
     add_states(parser, ["usual"])
-    parser.add_argument(
-        "--steps",
-        type=lambda text: [positive(part) for part in text.split(",")],
-        metavar="N,...",
-        help=f"how many steps the runs have (default: {','.join(map(str, SIZES))})",
-    )
+    parser.add_argument("--steps", type=_sizes, metavar="N,...", help=f"how many steps the runs have (default: {','.join(map(str, SIZES))})")
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = [positive(part) for part in text.split(",")]
+    for size in sizes:
+        if sizes.count(size) > 1:
+            raise argparse.ArgumentTypeError(f"{size} steps are given twice")
+    return sizes
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
@@ -91,13 +93,17 @@ def _written(folder: Path, workload: str, steps: int) -> tuple[dict[str, Callabl
 
 
 def _single(folder: Path, workload: str) -> dict[str, Callable[[], Any]]:
+    """The ways to load one file of the newest state; of a file of one's own, those that can hold it."""
     work = make_workload(workload)
     calls: dict[str, Callable[[], Any]] = {}
-    for number, contender in enumerate((CompactJson, Orjson)):
-        (folder / str(number)).mkdir(parents=True)
-        one = contender(folder / str(number), work)
+    for name in holding(able([CompactJson.name, Orjson.name]), workload, folder):
+        own = folder / str(len(calls))
+        own.mkdir(parents=True)
+        one = CONTENDERS[name](own, work)
         one.save(0)
-        calls[f"{contender.name}, one file"] = one.load
+        if digest(one.load()) != digest(work.plain(0)):
+            raise BenchError(f"{name} does not load the payload that was saved, so its times would mean nothing")
+        calls[f"{name}, one file"] = one.load
     return calls
 
 
@@ -105,7 +111,5 @@ def _timed(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
-            start = time.perf_counter()
-            call()
-            samples[name].append(1e3 * (time.perf_counter() - start))
+            samples[name].append(timed(call)[1]["total"])
     return samples

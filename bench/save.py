@@ -13,7 +13,7 @@ from .contenders import BASELINE, ONE_FILE, CompactJson, Gepa, Msgpack, Orjson, 
 from .floors import Floor, floors, judged
 from .options import add_states, states
 from .report import Figure, Outcome, Picture, Ratio, amount, named, table
-from .worker import able, compare, in_turn, workers
+from .worker import able, compare, holding, in_turn, workers
 
 HELP = "one checkpoint in one file: save time, bytes and load time"
 COMPARED = [BASELINE, *(each.name for each in (ReplacedDurably, CompactJson, Orjson, OrjsonUnsafe, Pickle, Msgpack, Gepa)), ONE_FILE]
@@ -30,14 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
     """Measure and print."""
     outcome, means = Outcome(), dict[str, dict[str, float]]()
-    compared = able(COMPARED)
+    contenders = able(COMPARED)
     for label, workload in states(arguments, 40):
         rounds = arguments.rounds or (QUICK_ROUNDS.get(label, 5) if arguments.quick else ROUNDS.get(label, 40))
+        compared = holding(contenders, workload, folder)
         samples = measure(compared, workload, rounds, warm_up=1 if arguments.quick else 3, folder=folder / label)
         for name, own in samples.items():
             for key, values in own.items():
                 outcome.add(label, name, key, unit=UNITS[key], samples=values)
-                outcome.ratios[named(label, name, key)] = Ratio.of(samples[BASELINE][key], values)
+                if BASELINE in samples:
+                    outcome.ratios[named(label, name, key)] = Ratio.of(samples[BASELINE][key], values)
         means[label] = {name: outcome.figures[named(label, name, "save")].median for name in samples}
         found = [
             Floor(named(label, ONE_FILE, key, "times less than the replaced module"), floor, outcome.ratios[named(label, ONE_FILE, key)].median)
@@ -47,7 +49,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
         outcome.short += short
         print(f"\n{label}, {rounds} rounds\n{_report(label, compared, outcome)}\n{lines}".rstrip(), flush=True)
     print("\nTimes and sizes are medians; ratios are to the replaced module, round by round: their median, and 10th to 90th percentile.")
-    bars = {name: [(float(at), own[name]) for at, own in enumerate(means.values())] for name in compared}
+    bars = {name: [(float(at), own[name]) for at, own in enumerate(means.values()) if name in own] for name in contenders}
     outcome.picture = Picture("One save of one file", "state", "milliseconds", bars, logarithmic=True, labels=list(means))
     return outcome
 
@@ -81,7 +83,7 @@ def _report(label: str, compared: list[str], outcome: Outcome) -> str:
         row = [name]
         for key in ("save", "save CPU", "file", "load"):
             figure: Figure = outcome.figures[named(label, name, key)]
-            ratio = str(outcome.ratios[named(label, name, key)])
-            row += [amount(figure.median, figure.unit), "" if name == BASELINE else ratio if key in ("save", "load") else ratio.partition(" ")[0]]
+            ratio = "" if name == BASELINE else str(outcome.ratios.get(named(label, name, key), ""))
+            row += [amount(figure.median, figure.unit), ratio if key in ("save", "load") else ratio.partition(" ")[0]]
         rows.append(row)
     return table(rows)

@@ -27,14 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sizes(text: str) -> list[str]:
+    found: dict[float, str] = {}
     for part in text.split(","):
         try:
-            right = 0 < float(part) <= 1000
+            size = float(part)
         except ValueError:
-            right = False
-        if not right:
+            size = 0
+        if not 0 < size <= 1000:
             raise argparse.ArgumentTypeError(f"expected sizes in MB, above 0 and at most 1000, got {part!r}")
-    return text.split(",")
+        if size in found:
+            raise argparse.ArgumentTypeError(f"the size {part} is given twice")
+        found[size] = part
+    return list(found.values())
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
@@ -52,7 +56,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
             figures = {key: outcome.add(label, name, key, unit="B" if key in ("bytes", "file") else "ms", samples=own[key]) for key in own}
             row = [label, name, str(len(own["total"]))]
             row += [amount(figures[key].at(at), "ms") for key in ("blocking", "total") for at in (50, 99)]
-            rows.append([*row, amount(figures["bytes"].median, "B"), amount(figures["file"].median, "B")])
+            # The mean: in a median there would be no base.
+            rows.append([*row, amount(statistics.mean(own["bytes"]), "B"), amount(figures["file"].median, "B")])
             lines.setdefault(name, []).append((float(size), figures["blocking"].median))
         own = samples[ASYNC]
         limit = 1.3 * statistics.median(own["bare encode"]) + 0.1

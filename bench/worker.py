@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,12 +24,25 @@ from typing import Any, Self
 
 import msgspec
 
-from .contenders import CONTENDERS, BackgroundRun, OneFile, installed, sync
+from .contenders import BASELINE, CONTENDERS, BackgroundRun, OneFile, installed, sync
 from .workloads import make_workload
+
+# One allocator for all: at glibc's own settings a process that has not yet freed a large block asks the kernel for each one anew, and
+# pays for every page of it again, which is four fifths of encoding 1.6 MB of texts; one that has, does not. So it was the history of a
+# process that was measured. These are the values at which glibc's own adjustment ends, and the largest that all its versions take.
+STEADY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
 class BenchError(Exception):
     """The measurement cannot be made, or would not be a fair one."""
+
+
+class ContenderError(BenchError):
+    """A contender raised an error, told in `reason`, when it was asked for something; its process goes on."""
+
+    def __init__(self, contender: str, what: str, reason: str, place: str) -> None:
+        super().__init__(f"{contender}: {reason} ({place}), when asked for `{what}`")
+        self.reason = reason
 
 
 def able(contenders: Iterable[str]) -> list[str]:
@@ -55,14 +69,16 @@ def able(contenders: Iterable[str]) -> list[str]:
 class Worker:
     """The parent's end. The process starts at once and gets ready on its own; the first `ask` waits for it."""
 
-    def __init__(self, contender: str, workload: str, workspace: Path) -> None:
+    def __init__(self, contender: str, workload: str, workspace: Path, *, steady: bool = True) -> None:
         self.contender = contender
         workspace.mkdir(parents=True)
         command = [sys.executable, "-m", "bench.worker", contender, workload, str(workspace)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, **(STEADY if steady else {})}
+        # In a group of its own: a Ctrl-C at the terminal is for the parent alone, which then ends its children.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, process_group=0)
 
     def ask(self, what: str, *arguments: Any) -> dict[str, Any]:
-        """Have the child do one thing and give back what it answers; `BenchError` when it has died."""
+        """Have the child do one thing and give back what it answers; `ContenderError` when that raises, `BenchError` when the child has died."""
         to, back = self._process.stdin, self._process.stdout
         assert to is not None
         assert back is not None
@@ -75,6 +91,8 @@ class Worker:
         if not answer:
             raise BenchError(f"{self.contender}: its process died with exit code {self._process.wait()} when asked for `{what}`; the reason is above")
         reply: dict[str, Any] = json.loads(answer)
+        if "failed" in reply:
+            raise ContenderError(self.contender, what, *reply["failed"])
         return reply
 
     def __enter__(self) -> Self:
@@ -88,16 +106,51 @@ class Worker:
 
 
 @contextmanager
-def workers(contenders: Iterable[str], workload: str, folder: Path) -> Iterator[list[Worker]]:
-    """A process for each contender, in folders of their own, gone afterwards."""
+def workers(contenders: Iterable[str], workload: str, folder: Path, *, steady: bool = True) -> Iterator[list[Worker]]:
+    """A process for each contender, in folders of their own, gone afterwards. With `steady` their allocators are alike (see `STEADY`)."""
     with ExitStack() as stack:
-        yield [stack.enter_context(Worker(name, workload, folder / str(number))) for number, name in enumerate(contenders)]
+        yield [stack.enter_context(Worker(name, workload, folder / str(number), steady=steady)) for number, name in enumerate(contenders)]
+
+
+def holding(contenders: list[str], workload: str, folder: Path) -> list[str]:
+    """Those of the contenders that give back all of a file of one's own; the others are left out, aloud.
+
+    NaN, whole numbers of more than 64 bits and lone surrogates are what many cannot hold. A state that is not a file holds none of them:
+    nothing is left out there, and `compare` refuses who fails. Raises `BenchError` when ours fails, or nothing but ours is left.
+    """
+    kind, _, steps = workload.partition(":")
+    if kind != "file":
+        return contenders
+    whole, found = int(steps.partition(":")[0]), []
+    with workers(contenders, workload, folder / "whole") as all_workers:
+        for worker in all_workers:
+            try:
+                worker.ask("save", whole)
+                reason = "" if worker.ask("loaded") == worker.ask("saved", whole) else "it loads something else"
+            except ContenderError as error:
+                reason = error.reason
+            if not reason:
+                found.append(worker.contender)
+            elif CONTENDERS[worker.contender].ours:
+                raise BenchError(f"{worker.contender} cannot hold this state: {reason}")
+            else:
+                print(f"left out: {worker.contender} cannot hold this state: {reason}")
+    if found and all(CONTENDERS[name].ours for name in found):
+        raise BenchError("no other contender holds this state, so there is nothing to compare with")
+    if BASELINE in contenders and BASELINE not in found:
+        print(f"without the {BASELINE} there are no ratios")
+    return found
 
 
 def in_turn(workers: list[Worker], number: int) -> list[Worker]:
-    """The order of a round. Rotated, and every other time reversed: each goes first, last, before and after each other equally often."""
-    turn = number // 2 % len(workers)
-    return (workers[turn:] + workers[:turn])[:: -1 if number % 2 else 1]
+    """The order of a round. In twice as many rounds as there are workers, each comes at every place, and right after each other, equally often.
+
+    From the first one outwards to both sides (0, -1, 1, -2 ...): no two neighbours are equally far apart, so that rotations put every two
+    beside each other (a Williams square); every other round is reversed.
+    """
+    count, turn = len(workers), number // 2
+    places = ((at + 1) // 2 * (-1 if at % 2 else 1) + turn for at in range(count))
+    return [workers[place % count] for place in places][:: -1 if number % 2 else 1]
 
 
 def compare(workers: list[Worker], step: int) -> None:
@@ -199,6 +252,7 @@ class Child:
         self._work.step(step)
         if not isinstance(self.contender, BackgroundRun):
             raise BenchError(f"{self.contender.name} saves in the caller's thread")
+        gc.collect()
         bare, blocking = self.contender.block(step)
         return {"bare": 1e3 * bare, "blocking": 1e3 * blocking}
 
@@ -216,11 +270,14 @@ class Child:
         _, times = timed(call)
         now = _handed_over()
         written = self.contender.file_bytes() - size if handed is None or now is None else now - handed
-        # What a save leaves unsynced would be flushed in the middle of the next contender's time.
+        self._settle()
+        return {**times, "blocking": 1e3 * blocked, "bytes": written}
+
+    def _settle(self) -> None:
+        """Flush what a save left unsynced: the disk would do so in the middle of the next contender's time."""
         for path in self._workspace.iterdir():
             sync(path)
         sync(self._workspace)
-        return {**times, "blocking": 1e3 * blocked, "bytes": written}
 
     def file(self) -> dict[str, float]:
         """What lies on the disk."""
@@ -255,7 +312,9 @@ class Child:
                 _busy(round(pause * 2e7))
             self.contender.submit(step)
         self.contender.finish()
-        return {"wall": 1e3 * (time.perf_counter() - start) / steps}
+        wall = 1e3 * (time.perf_counter() - start) / steps
+        self._settle()
+        return {"wall": wall}
 
     def peak(self, *, begin: bool) -> dict[str, float]:
         """Begin to watch the peak of memory, or say by how much it was above what the state alone takes."""
@@ -288,7 +347,11 @@ def main() -> None:
     child = Child(*sys.argv[1:])
     for line in sys.stdin:
         what, *arguments = json.loads(line)
-        answer = child.peak(begin=arguments[0]) if what == "peak" else getattr(child, what)(*arguments)
+        try:
+            answer = child.peak(begin=arguments[0]) if what == "peak" else getattr(child, what)(*arguments)
+        except Exception as error:  # noqa: BLE001 (whatever a contender raises: the parent decides whether it is left out)
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            answer = {"failed": [f"{type(error).__name__}: {error}", f"{Path(place.filename).name}, line {place.lineno}"]}
         print(json.dumps(answer), file=answers, flush=True)
     child.contender.close()
 
