@@ -18,7 +18,7 @@ from .upkeep import MAX_FILE_BYTES
 
 __all__ = ["bench"]
 
-_LABELS = dict(zip(CONTENDERS, ("JSON, as it was", "JSON + fsync", "fastckpt, sync", "fastckpt, async"), strict=True))
+_LABELS = dict(zip(CONTENDERS, ("JSON, no fsync", "JSON + fsync", "fastckpt, sync", "fastckpt, async"), strict=True))
 
 
 def bench(
@@ -36,15 +36,19 @@ def bench(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What saving costs a step with your own state, on your own disk: as JSON was saved before, and as a run of fastckpt.
+    """What saving costs a step with your own state, on your own disk: as JSON, and as a run of fastckpt.
 
     FILE is a checkpoint (JSON or ours) or the directory of a run, and is only read. A run is replayed by its last steps; of a single state the
     steps are made up: as many values as --change says become others, all over the state, always the same ones. That is more than most steps
     of a training change. All is written to a temporary directory in --dir, and removed.
 
-    The figures are medians, and from the 10th to the 90th percentile. JSON "as it was" is not synced, so a loss of power may leave nothing of
-    it; both keep the newest step only. Async blocks so little where a step takes longer than a save, and a loop that is bound by Python shares
-    the interpreter with it and gains less.
+    Measured are saves of the same steps, in turn, with nothing running beside them: what they make the caller wait, and how long until the
+    step is durable; medians, and from the 10th to the 90th percentile. JSON without fsync may leave nothing after a loss of power; both ways
+    of JSON keep the newest step only.
+
+    What a loop waits is computed from that and from what a base takes, a step that is written whole. An async save costs no more than what
+    it blocks where a step of training is long enough to write it in. Your training is not run: where it is bound by Python code, async gains
+    less, for its writer's thread shares the interpreter.
     """
     if not 0 <= change <= 1:
         raise typer.BadParameter("is a share from 0 to 1", param_hint="--change")
@@ -64,7 +68,10 @@ def bench(
 
 
 def _as_result(path: str, place: str, costs: Costs, change: float, steps: int, step_seconds: float | None) -> dict[str, Any]:
-    """Times in seconds, sizes in bytes."""
+    """Times in seconds, sizes in bytes. `contenders` are measured, `forecast` and `loop` computed: see `Growth` and `Costs`.
+
+    `waits_seconds` is for all the steps together, `step_needed_seconds` for one; without a time for a step, async is as if one took that long.
+    """
     newest = costs.contenders["json"].spread("written").median
     own = {"real": costs.steps, "change": None if costs.steps else change, "values": costs.values, "changed_values": costs.changed or None}
     return {
@@ -83,7 +90,10 @@ def _as_result(path: str, place: str, costs: Costs, change: float, steps: int, s
             "run_bytes": round(costs.growth.after(steps)),
             "measured_steps": costs.growth.steps,
             "measured_bytes": costs.growth.file_bytes,
+            "base_every_steps": costs.growth.period,
+            "base_more_seconds": costs.growth.base_seconds,
             "waits_seconds": {name: steps * costs.waits(name, step_seconds or math.inf) for name in costs.contenders},
+            "step_needed_seconds": costs.step_needed,
         },
         "loop": None
         if step_seconds is None
@@ -113,10 +123,10 @@ def _show(path: str, place: str, costs: Costs, change: float, steps: int, step_s
     if costs.steps:
         say(f"steps     its last {costs.steps:,}, in turn")
     else:
-        say(f"steps     made up: each changes {plural(costs.changed, 'value')} of it (--change {change:g})")
-    say(f"measured  in {place}, {plural(costs.rounds, 'round')}")
+        say(f"steps     made up: each changes {plural(costs.changed, 'value')}, all over the state (--change {change:g})")
+    say(f"measured  in {os.path.abspath(place)}, {plural(costs.rounds, 'round')}: all save the same step, in turn, and nothing runs beside them")
     share = [] if step_seconds is None else [f"of a {step_seconds:g} s step"]
-    table = new_table("a step", "blocks", "10-90%", "durable after", "writes", *share)
+    table = new_table("median of a step", "blocks", "10-90%", "durable after", "writes", *share)
     for name, each in costs.contenders.items():
         blocking = each.spread("blocking")
         after = _time(each.spread("total").median) if each.durable else "not durable"
@@ -129,9 +139,24 @@ def _show(path: str, place: str, costs: Costs, change: float, steps: int, step_s
     say(f"          {size_text(size)} in one file of fastckpt for every step ({how})")
     if size > MAX_FILE_BYTES:
         say(f"          of which the oldest go when it reaches {size_text(MAX_FILE_BYTES)}, unless max_file_bytes or a policy says otherwise")
+    _show_loop(costs, steps, step_seconds)
+
+
+def _show_loop(costs: Costs, steps: int, step_seconds: float | None) -> None:
+    """What a loop would wait, and on what that depends."""
     waits = {name: _time(steps * costs.waits(name, step_seconds or math.inf)) for name in costs.contenders}
-    say(f"loop      {plural(steps, 'step')} wait {waits['json']} for JSON, {waits['json+fsync']} with fsync;")
-    say(f"          {waits['sync']} for fastckpt, sync, {waits['async']} async, bases included")
+    needed, more = _time(costs.step_needed), costs.growth.base_seconds
+    base = f"{_time(more)} more than another step" if more else "hardly more than another step"
+    say(f"loop      computed, for your training is not run: {plural(steps, 'step')} would wait")
+    say(f"          {waits['json']} for JSON, {waits['json+fsync']} with fsync;")
+    say(f"          {waits['sync']} for fastckpt, sync, bases included (the whole state anew, one step in about {costs.growth.period:,.0f}, {base});")
+    if step_seconds is None:
+        say(f"          {waits['async']} async, if a step of training takes {needed} or longer; in shorter ones saves wait for one another")
+    elif step_seconds >= costs.step_needed:
+        say(f"          {waits['async']} async, with steps of {step_seconds:g} s; of {needed} or longer it would be the same")
+    else:
+        say(f"          {waits['async']} async: in steps shorter than {needed} saves wait for one another")
+    say("          a loop that Python code keeps busy gains less from async: its writer's thread shares the interpreter")
     if step_seconds is None:
         say("          --step-seconds S says what share of your loop that is")
 

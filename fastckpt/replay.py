@@ -70,8 +70,8 @@ class Contender(NamedTuple):
 class Growth(NamedTuple):
     """The file of a run in which every step is kept: so many steps came to so many bytes, and what goes on at this rate.
 
-    `rate` is bytes a step, bases included, once a run is under way; a base comes once in `period` steps and takes `base_seconds` more
-    than another step, not counting what the disk takes for it.
+    `rate` is bytes a step, bases included, once a run is under way; a base comes once in `period` steps, and until it is durable it takes
+    `base_seconds` more than another step.
     """
 
     steps: int
@@ -101,14 +101,27 @@ class Costs(NamedTuple):
     def waits(self, name: str, step_seconds: float = math.inf) -> float:
         """What a step of a long run waits for saving, its share of a base included, if a step of training takes `step_seconds`.
 
-        In the background a save that takes longer than the step makes the next one wait for it.
+        In the background one save is being written and one may wait: where steps are shorter than what writing them takes, each waits for
+        the rest of that; where only a base takes longer than two of them, the one after the next waits for it.
         """
-        contender = self.contenders[name]
-        blocking, total = (contender.spread(which).median for which in ("blocking", "total"))
-        base = self.growth.base_seconds / self.growth.period
+        blocking, total, base = self._seconds(name)
+        share = base / self.growth.period
         if name == "sync":
-            return blocking + base
-        return max(blocking, total + base - step_seconds) if name == "async" else blocking
+            return blocking + share
+        if name != "async":
+            return blocking
+        return max(blocking + max(0.0, total + base - 2 * step_seconds) / self.growth.period, total + share - step_seconds)
+
+    @property
+    def step_needed(self) -> float:
+        """How many seconds a step of training must take for an async save to cost the loop no more than what it blocks, bases included."""
+        blocking, total, base = self._seconds("async")
+        return max(total + base / self.growth.period - blocking, (total + base) / 2)
+
+    def _seconds(self, name: str) -> tuple[float, float, float]:
+        """The medians of a contender's blocking and total time, and what a base takes more."""
+        contender = self.contenders[name]
+        return contender.spread("blocking").median, contender.spread("total").median, self.growth.base_seconds
 
 
 def replay(
@@ -375,12 +388,12 @@ def _rounds(
 
 
 def _grown(source: _Source, folder: str, steps: int, on_step: Callable[[str, float], object]) -> Growth:
-    """The file of a run of so many steps, or as many as there is time for. Without syncs, which add no byte."""
+    """The file of a run of so many steps, or as many as there is time for. Durable, for what a base takes is measured, too."""
     until = time.perf_counter() + _FORECAST
     sizes: list[int] = []
     seconds: list[float] = []
     bases: list[int] = []
-    with _Run(folder, "growth", fsync=False) as run:
+    with _Run(folder, "growth") as run:
         for state in source.states():
             saved = run.save(state)
             sizes.append(saved.written)
@@ -401,5 +414,6 @@ def _grown(source: _Source, folder: str, steps: int, on_step: Callable[[str, flo
     with open_file(os.path.join(folder, "growth", NAME)) as (_, status):
         size = status.st_size
     others = [each for step, each in enumerate(seconds) if step not in bases] or seconds
-    more = statistics.median(seconds[step] for step in bases) - statistics.median(others)
+    # The first one makes the file, which no other base does.
+    more = statistics.median(seconds[step] for step in bases[1:] or bases) - statistics.median(others)
     return Growth(len(sizes), size, rate, period, max(more, 0.0))

@@ -418,7 +418,7 @@ def test_the_check_without_a_disk_sees_a_slow_difference(monkeypatch: pytest.Mon
     """The least of all rounds is judged: what is slow for a while, on a busy machine, is measured again, and what stays slow is named."""
     from bench import check
 
-    slow, busy = [6.01, 9.0], iter([[9.0, 8.0], [7.0, 6.01], [12.0, 5.9]])
+    slow, busy = [6.01, 9.0], iter([[9.0, 8.0], [7.0, 6.01], [5.9, 12.0]])
     feed = {b"fast": lambda: [0.1], b"slow": lambda: slow, b"busy": lambda: next(busy), b"tiny": lambda: [99.0]}
     monkeypatch.setattr(check, "DIFF_PAUSE", 0)
     monkeypatch.setattr(check, "_counts", lambda shape, outcome: [])

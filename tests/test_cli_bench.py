@@ -224,7 +224,7 @@ def test_results_for_machines(kind: str, run: Run, tmp_path: Path) -> None:
             assert 0 < min(samples) <= each[figure]["p10"] <= each[figure]["median"] <= each[figure]["p90"] <= max(samples)
         assert all(blocking <= total for blocking, total in zip(each["blocking_seconds"]["samples"], each["total_seconds"]["samples"], strict=True))
         assert 0 < each["first_seconds"] < 10
-    old, _, sync, _ = found["contenders"]
+    old, _, sync, background = found["contenders"]
     assert sync["written_bytes"]["median"] < old["written_bytes"]["median"] / 2
     forecast = found["forecast"]
     assert forecast["steps"] == 30
@@ -234,19 +234,53 @@ def test_results_for_machines(kind: str, run: Run, tmp_path: Path) -> None:
     assert forecast["measured_bytes"] <= forecast["run_bytes"] < forecast["json_every_bytes"]
     assert forecast["waits_seconds"]["json"] == pytest.approx(30 * old["blocking_seconds"]["median"])
     waits = {name: seconds / 30 for name, seconds in forecast["waits_seconds"].items()}
+    share = forecast["base_more_seconds"] / forecast["base_every_steps"]
+    assert waits["sync"] == pytest.approx(sync["blocking_seconds"]["median"] + share)
+    assert (waits["async"] == pytest.approx(background["blocking_seconds"]["median"])) == (forecast["step_needed_seconds"] <= 0.5)
     assert found["loop"]["share"] == pytest.approx({name: seconds / (0.5 + seconds) for name, seconds in waits.items()})
 
 
-def test_what_a_loop_waits() -> None:
-    """A sync save waits for its share of a base too; an async one for what does not fit into the step of training beside it."""
+def costs_like(*, base: float, period: float) -> Costs:
+    """Of saves that take 0.2 s (sync), and of 0.01 s that go on for 0.3 s in the background."""
     contenders = {
         name: Contender(name, True, [blocking] * 2, [total] * 2, [1, 1], 9.0)
         for name, blocking, total in (("json", 0.5, 0.5), ("json+fsync", 0.6, 0.6), ("sync", 0.2, 0.2), ("async", 0.01, 0.3))
     }
-    costs = Costs("json", False, 1, 1, 0, 1, 2, contenders, Growth(10, 1000, 10.0, 50.0, 5.0))
+    return Costs("json", False, 1, 1, 0, 1, 2, contenders, Growth(10, 1000, 10.0, period, base))
+
+
+def test_what_a_loop_waits() -> None:
+    """A sync save waits for its share of a base too; an async one for what does not fit into the steps of training beside it."""
+    costs = costs_like(base=5.0, period=50.0)
     assert [costs.waits(name) for name in CONTENDERS] == pytest.approx([0.5, 0.6, 0.3, 0.01])
     assert [costs.waits(name, 0.1) for name in CONTENDERS] == pytest.approx([0.5, 0.6, 0.3, 0.3])
+    assert costs.waits("async", 1.0) == pytest.approx(0.01 + (5.3 - 2) / 50)  # saves fit; of a base, two steps of it
     assert costs.growth.after(30) == 1200
+
+
+@pytest.mark.parametrize(("base", "period"), [(5.0, 50.0), (0.0, 50.0), (0.1, 2.0)])
+def test_step_that_async_needs(base: float, period: float) -> None:
+    """From this step on, and not before, an async save costs the loop what it blocks and no more."""
+    costs = costs_like(base=base, period=period)
+    assert costs.waits("async", costs.step_needed) == pytest.approx(0.01)
+    assert costs.waits("async", 0.99 * costs.step_needed) > 0.0101
+
+
+def test_base_is_measured_as_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a base takes more is that of durable saves, and not of the first one, which makes the file."""
+    real, flushes = replaying._Run.save, list[int]()
+
+    def save(self: Any, value: Any) -> Any:
+        sample = real(self, value)
+        if self.name != "growth":
+            return sample
+        flushes.append(self.manager.last_stats.flushes)
+        return sample._replace(total=100.0 if self.step == 0 else 5.0 if self.manager.last_stats.bases else 1.0)
+
+    monkeypatch.setattr(replaying._Run, "save", save)
+    growth = costs_of(as_json(tmp_path / "x.json", state(60)), tmp_path / "out", rounds=2, steps=150).growth
+    assert (growth.base_seconds, growth.steps) == (4.0, 150)
+    assert min(flushes) == 1
 
 
 def test_different_state_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,21 +329,28 @@ def test_said_to_people(run: Run, tmp_path: Path) -> None:
     assert (ran.code, ran.err) == (0, "")
     text = ran.out.decode()
     assert re.search(rf"state     {path}: a JSON file, [\d.]+ kB encoded, 1,505 values\n", text)
-    assert "made up: each changes 15 values of it (--change 0.01)" in text
-    assert f"measured  in {tmp_path}, 3 rounds" in text
+    assert "made up: each changes 15 values, all over the state (--change 0.01)" in text
+    assert f"measured  in {tmp_path}, 3 rounds: all save the same step, in turn, and nothing runs beside them\n" in text
     figure = r"[\d.]+ (?:ms|s)"
-    for label in ("JSON, as it was", "JSON \\+ fsync", "fastckpt, sync", "fastckpt, async"):
-        after = "not durable" if label.endswith("was") else figure
+    for label in ("JSON, no fsync", "JSON \\+ fsync", "fastckpt, sync", "fastckpt, async"):
+        after = "not durable" if label.endswith("no fsync") else figure
         assert re.search(rf"{label} +{figure} +{figure} - {figure} +{after} +[\d.]+ (bytes|kB) +[\d.]+% *\n", text), text
     assert re.search(r"disk      20 steps: [\d.]+ kB of JSON for the newest alone, [\d.]+ MB for every step;\n", text)
     assert "in one file of fastckpt for every step (measured)" in text
-    assert re.search(rf"loop      20 steps wait {figure} for JSON, {figure} with fsync;\n", text)
+    assert "loop      computed, for your training is not run: 20 steps would wait\n" in text
+    assert re.search(rf"\n +{figure} for JSON, {figure} with fsync;\n +{figure} for fastckpt, sync, bases included \(.* than another step\);\n", text)
+    assert re.search(rf"\n +{figure} async, with steps of 2 s; of {figure} or longer it would be the same\n", text)
+    assert "a loop that Python code keeps busy gains less from async" in text
     assert path.read_bytes() == before
     assert everything_in(tmp_path) == ["checkpoint.json"]
     ran = run("bench", a_run(tmp_path / "run").parent, "--rounds", 2, "--steps", 50)
     assert "its last 11, in turn" in ran.out.decode()
     assert "about, from 11 of them" in ran.out.decode()
+    # Without a time for a step, too, it is said what async takes, and from when on.
+    assert re.search(rf"\n +{figure} async, if a step of training takes {figure} or longer; in shorter ones saves wait", ran.out.decode())
     assert "--step-seconds" in ran.out.decode()
+    ran = run("bench", path, "--rounds", 2, "--steps", 2, "--step-seconds", 1e-9)
+    assert re.search(rf"\n +{figure} async: in steps shorter than {figure} saves wait for one another\n", ran.out.decode())
 
 
 def test_large_file_goes_its_way(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
