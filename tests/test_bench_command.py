@@ -452,7 +452,7 @@ def test_a_recording_skips_what_cannot_be_measured_here(
 
 
 @needs_posix
-@pytest.mark.parametrize("case", ["retain", pytest.param("memory --rounds 300", marks=needs_linux)])
+@pytest.mark.parametrize("case", ["retain", pytest.param("memory --rounds 300", marks=needs_linux), pytest.param("run", marks=needs_orjson)])
 def test_an_interruption_is_one_line(tmp_path: Path, case: str) -> None:
     """Ctrl-C reaches all processes of the terminal: one line, exit code 130, and nothing is left on the disk."""
     (tmp_path / "disk").mkdir()
