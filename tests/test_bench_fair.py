@@ -82,11 +82,11 @@ def test_the_flushes_of_each_contender_are_known() -> None:
 
 
 @needs_posix
-@pytest.mark.parametrize("what", ["save", "leap", "loop"])
+@pytest.mark.parametrize(("state", "what"), [("small", "save"), ("small", "leap"), ("small", "loop"), ("MB:0.05", "save")])
 @pytest.mark.parametrize("name", HERE)
-def test_a_save_flushes_as_its_name_says_and_leaves_a_settled_disk(tmp_path: Path, clock: Clock, name: str, what: str) -> None:
+def test_a_save_flushes_as_its_name_says_and_leaves_a_settled_disk(tmp_path: Path, clock: Clock, name: str, state: str, what: str) -> None:
     """Within the time are the flushes that make a save durable, and no others; after it everything that it left has been flushed."""
-    child = worker.Child(name, "small", str(tmp_path))
+    child = worker.Child(name, state, str(tmp_path))
     child.save(0)
     child.save(1)
     clock.flushed.clear()
