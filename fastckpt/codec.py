@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import gc
 import hashlib
+import os
 import re
 import sys
 import threading
@@ -133,11 +134,11 @@ class Codec:
         """
         if not stack_is_ample():
             _scan_depth(message)
-        with _explained(path, len(message)), collector_paused():
+        with _explained(path, len(message)):
             if has_ext:
-                return convert(_untyped(message), self.type, path=path)
+                return convert(_uncollected(len(message), _untyped, message), self.type, path=path)
             try:
-                return self._decoder.decode(message)
+                return _uncollected(len(message), self._decoder.decode, message)
             except msgspec.ValidationError as error:
                 # Decoded plainly first: behind the place that does not fit, the document may be malformed.
                 raise _misfit(error, self.type, _untyped(message), path) from error
@@ -183,9 +184,9 @@ def convert(plain: Any, type: Any, *, path: str = "", str_keys: bool = False, st
     """
     if type is Any:
         return plain
-    with _explained(path, 0), collector_paused():
+    with _explained(path, 0):
         try:
-            return msgspec.convert(plain, type, strict=strict, str_keys=str_keys)
+            return _uncollected(_PAUSE_FROM, msgspec.convert, plain, type, strict=strict, str_keys=str_keys)
         except msgspec.ValidationError as error:
             raise _misfit(error, type, copy.deepcopy(plain), path, str_keys=str_keys, strict=strict) from error
         except UnicodeEncodeError as error:
@@ -205,16 +206,37 @@ def _explained(path: str, size: int) -> Iterator[None]:
         raise LimitError("no memory to decode it", limit=size, path=path) from error
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection inside: decoding makes many objects and no garbage, and runs up to 3x faster so."""
-    enabled = gc.isenabled()
-    gc.disable()
+# Up to 3.11 the cyclic collector runs inside a call that makes many objects, of which none is garbage: 1.4 s instead of 0.6 for a million
+# lists and objects. From 3.12 on it waits for the call's end by itself.
+_INTERRUPTS = sys.version_info < (3, 12)
+# A small message has hardly a collection in it, and what pauses the collector is seen by all threads.
+_PAUSE_FROM = 1 << 20
+_pausing: set[int] = set()  # threads
+
+
+def _uncollected(size: int, make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What `make` gives of a message of `size` bytes, without a cyclic collection in the middle. The collector is left as it was."""
+    if not _INTERRUPTS or size < _PAUSE_FROM or not gc.isenabled():
+        return make(*arguments, **options)
+    # Switched off inside the `try`, and on again first: no interrupt comes in between, and a child forked meanwhile does it for itself.
     try:
-        yield
+        _pausing.add(threading.get_ident())
+        gc.disable()
+        return make(*arguments, **options)
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()
+        _pausing.discard(threading.get_ident())
+
+
+def _in_a_child() -> None:
+    """A thread that had switched the collector off is not there to switch it on again."""
+    if _pausing:
+        gc.enable()
+        _pausing.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_child)
 
 
 def pack_meta(meta: dict[str, Any] | None, what: str = "meta") -> msgspec.Raw:

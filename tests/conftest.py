@@ -6,6 +6,7 @@ unless its reason begins with one of `ALLOWED_SKIPS`.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -46,6 +47,15 @@ def public_path() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _the_collector_is_on() -> Iterator[None]:
+    """Whatever was interrupted, forked or refused: nobody is left without a cyclic collector."""
+    yield
+    left_off = not gc.isenabled()
+    gc.enable()
+    assert not left_off, "the cyclic garbage collector was left off"
 
 
 #: What CI may skip: how the reason begins → why.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
 import enum
 import fractions
+import gc
 import pathlib
 import random
+import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -24,7 +28,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Box, Colour, Level, Point, plain, typed
-from support import assert_same, difference
+from support import assert_same, difference, in_child, needs_posix
 
 import fastckpt
 from fastckpt import CheckpointError, EncodeError, SchemaError
@@ -583,19 +587,59 @@ def test_recursive_types() -> None:
     codec.check(value, codec.encode(value))
 
 
-def test_the_collector_is_left_as_it_was() -> None:
-    """Decoding pauses the cyclic collector and restores it, also after an error, also when it was off."""
-    import gc
+# Above the size from which decoding pauses the cyclic collector, where it has to.
+MANY = b"\xdd" + struct.pack(">I", 1 << 21) + bytes(1 << 21)
 
-    for enabled in (True, False):
-        (gc.enable if enabled else gc.disable)()
-        try:
-            Codec(Any).decode(b"\x01")
-            with pytest.raises(CheckpointError):
-                Codec(Any).decode(b"\xc1")
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("type", [Any, list[int], str], ids=["plain", "typed", "refused"])
+def test_the_collector_is_left_as_it_was(enabled: bool, type: Any) -> None:
+    """Decoding may pause the cyclic collector, and leaves it as it was, also after an error, also when it was off."""
+    (gc.enable if enabled else gc.disable)()
+    try:
+        for message, has_ext in ((MANY, False), (MANY, True), (MANY[:-1], False), (MANY[:-1], True)):
+            with contextlib.suppress(CheckpointError):
+                Codec(type).decode(message, has_ext)
             assert gc.isenabled() is enabled
-        finally:
-            gc.enable()
+    finally:
+        gc.enable()
+
+
+@needs_posix
+def test_an_interrupt_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C right behind what switches the collector off, and right before decoding: it is on again."""
+    disable = gc.disable
+
+    def interrupted() -> None:
+        disable()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(gc, "disable", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        Codec(Any).decode(MANY)
+    assert gc.isenabled()
+
+
+@needs_posix
+def test_a_child_forked_while_another_thread_decodes_collects() -> None:
+    """The thread that switched the collector off is not there in the child to switch it on."""
+    ended = threading.Event()
+
+    def decoding() -> None:
+        while not ended.is_set():
+            Codec(Any).decode(MANY)
+
+    def child() -> None:
+        assert gc.isenabled()
+
+    thread = threading.Thread(target=decoding)
+    thread.start()
+    try:
+        for _ in range(30):
+            in_child(child)
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("sizes", [[100_000] * 4, [10, 100_000, 1_000_000, 50], [300_000, 310_000, 320_000, 330_000]])

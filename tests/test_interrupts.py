@@ -63,8 +63,9 @@ def interrupt_at(nth: int, error: type[BaseException], do: Callable[[], object],
         # An error in a destructor is printed, not raised.
         if not place[0].startswith(PACKAGE) or frame.f_code.co_name in ("__del__", "callback"):
             return None
-        # Leaving a `with` traces its line once more before __exit__ is called, where no real interrupt can come.
-        if event == "line" and not linecache.getline(*place).lstrip().startswith("with "):
+        # Leaving a `with` traces its line once more before __exit__ is called, and what is first in a `finally` is called without a look
+        # at signals, so no real interrupt can come there.
+        if event == "line" and not linecache.getline(*place).lstrip().startswith(("with ", "gc.enable()")):
             left -= 1
             if left == 0 if once_a_line is None else place not in once_a_line:
                 if once_a_line is not None:
