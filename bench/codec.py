@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> Outcome:
         rounds = arguments.rounds or (QUICK_ROUNDS.get(label, 5) if arguments.quick else ROUNDS.get(label, 30))
         compared = holding(contenders, workload, folder)
         samples: dict[str, dict[str, list[float]]] = {name: {key: [] for key in UNITS} for name in compared}
-        with workers(compared, workload, folder / label) as all_workers:
+        with workers(compared, workload, folder / label, steady=True) as all_workers:
             for worker in all_workers:
                 worker.ask("save", 0)
             compare(all_workers, 0)

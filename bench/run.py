@@ -109,8 +109,7 @@ def measure(compared: list[str], workload: str, steps: int, leaps: int, folder: 
     """Every sample by contender and measure, in the order of the steps."""
     samples: Samples = {name: {} for name in compared}
     warm_up, turns = 2, Counter[int]()
-    # As an application's allocator is when nobody asks for more: one that keeps what was freed would be part of the memory.
-    with workers(compared, workload, folder, steady=False) as all_workers:
+    with workers(compared, workload, folder) as all_workers:
         for step in range(warm_up):
             for worker in all_workers:
                 worker.ask("save", step)

@@ -27,9 +27,11 @@ import msgspec
 from .contenders import BASELINE, CONTENDERS, BackgroundRun, OneFile, installed, sync
 from .workloads import make_workload
 
-# One allocator for all: at glibc's own settings a process that has not yet freed a large block asks the kernel for each one anew, and
-# pays for every page of it again, which is four fifths of encoding 1.6 MB of texts; one that has, does not. So it was the history of a
-# process that was measured. These are the values at which glibc's own adjustment ends, and the largest that all its versions take.
+# For `codec`, one allocator for all. At glibc's own settings a process that has not yet freed a large block asks the kernel for each one
+# anew, and pays for every page of it again, which is four fifths of encoding 1.6 MB of texts; one that has, does not: it was the history
+# of a process that was measured. These are the values at which glibc's own adjustment ends, and the largest that all its versions take.
+# Not for the other cases: theirs are the times and the memory of an application's process, which has glibc's own settings, and whose load,
+# the first thing that it does, is in pages that are new. In warm ones `json` takes three fifths of it.
 STEADY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
@@ -69,7 +71,7 @@ def able(contenders: Iterable[str]) -> list[str]:
 class Worker:
     """The parent's end. The process starts at once and gets ready on its own; the first `ask` waits for it."""
 
-    def __init__(self, contender: str, workload: str, workspace: Path, *, steady: bool = True) -> None:
+    def __init__(self, contender: str, workload: str, workspace: Path, *, steady: bool = False) -> None:
         self.contender = contender
         workspace.mkdir(parents=True)
         command = [sys.executable, "-m", "bench.worker", contender, workload, str(workspace)]
@@ -106,7 +108,7 @@ class Worker:
 
 
 @contextmanager
-def workers(contenders: Iterable[str], workload: str, folder: Path, *, steady: bool = True) -> Iterator[list[Worker]]:
+def workers(contenders: Iterable[str], workload: str, folder: Path, *, steady: bool = False) -> Iterator[list[Worker]]:
     """A process for each contender, in folders of their own, gone afterwards. With `steady` their allocators are alike (see `STEADY`)."""
     with ExitStack() as stack:
         yield [stack.enter_context(Worker(name, workload, folder / str(number), steady=steady)) for number, name in enumerate(contenders)]

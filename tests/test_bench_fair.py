@@ -19,10 +19,7 @@ import pytest
 from support import needs_linux, needs_posix
 from test_bench import ROOT, needs_orjson, python, with_bench
 
-import bench.contenders as contenders
-import bench.history as history
-import bench.run as run
-import bench.worker as worker
+from bench import codec, contenders, history, loop, run, save, scale, worker
 from bench.__main__ import _parse
 from bench.contenders import CONTENDERS, EVERY, LangGraph, Sqlite, installed
 from bench.shapes import SystemCasePack
@@ -154,8 +151,7 @@ def test_slow_contenders_come_at_every_place_of_a_run(tmp_path: Path, monkeypatc
     asked: list[tuple[str, str, tuple[Any, ...]]] = []
 
     @contextmanager
-    def workers(names: list[str], workload: str, folder: Path, *, steady: bool) -> Iterator[list[Stand]]:
-        assert not steady  # memory is measured
+    def workers(names: list[str], workload: str, folder: Path) -> Iterator[list[Stand]]:
         yield [Stand(name, asked, lambda *_: dict.fromkeys(("total", "file", "memory"), 1.0)) for name in names]
 
     monkeypatch.setattr(run, "workers", workers)
@@ -177,7 +173,7 @@ def test_slow_contenders_come_at_every_place_of_a_run(tmp_path: Path, monkeypatc
 
 
 class AskedError(Exception):
-    """What the case `run` would measure."""
+    """What a case would measure."""
 
 
 @pytest.mark.parametrize(("shape", "options", "steps", "kept"), [("large", [], 1000, True), ("usual", [], 1000, True), ("shuffled", [], 100, False),
@@ -227,7 +223,7 @@ def test_the_bare_encode_and_ours_take_turns_equally_warm(monkeypatch: pytest.Mo
 
 @needs_linux
 def test_the_allocators_of_contenders_are_alike(tmp_path: Path) -> None:
-    """Each process has the same thresholds, whatever it does, unless a case asks for the defaults."""
+    """Each process has the same thresholds, whatever it does, if the case asks for it; else those of an application's process."""
     for steady in (True, False):
         with worker.workers(["without saving", "replaced module"], "small", tmp_path / str(steady), steady=steady) as all_workers:
             for each in all_workers:
@@ -235,6 +231,20 @@ def test_the_allocators_of_contenders_are_alike(tmp_path: Path) -> None:
                 environment = Path(f"/proc/{each._process.pid}/environ").read_bytes().decode().split("\0")
                 assert {f"{key}={value}" for key, value in worker.STEADY.items()} <= set(environment) or not steady
                 assert steady or not any(line.startswith("MALLOC_") for line in environment)
+
+
+@pytest.mark.parametrize(("case", "steady"), [(codec, True), (save, False), (run, False), (loop, False), (scale, False)])
+def test_the_allocator_is_steady_where_bytes_alone_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Any, steady: bool) -> None:
+    """The other cases measure the memory of an application's process, or a load, which is in new pages."""
+
+    def workers(*_: Any, **options: Any) -> None:
+        raise AskedError(options.get("steady", False))
+
+    monkeypatch.setattr(case, "workers", workers)
+    monkeypatch.setattr(case, "able", list)
+    with pytest.raises(AskedError) as seen:
+        case.run(_parse([case.__name__.rpartition(".")[2], "--quick"]), tmp_path)
+    assert seen.value.args == (steady,)
 
 
 CASES = {
