@@ -106,7 +106,7 @@ def _introduction(results: _Results) -> str:
     said = (
         "From the checkout, with the extra `bench` (`.venv/bin/pip install '.[bench]'`). In all cases but `check` and `restore` each contender "
         "has a process of its own, must load what it was given before it is timed, and takes turns with the others; the disk is settled in "
-        "between, and glibc's allocator has the same thresholds for all (in `run` its own). The states are those of a real optimisation "
+        "between; in `codec` the allocator's thresholds are the same for all. The states are those of a real optimisation "
         "(`small` 0.1, `usual` 1.8, `large` 19 MB of JSON), and others of another structure. Ratios are against the replaced module, which "
         "syncs nothing, step by step: the median, and 10th to 90th percentile. "
         f"{_recorded(results.documents)} Every case, its samples and its picture are in `bench/results`."
@@ -174,8 +174,9 @@ def _run(results: _Results) -> str:
     if len(lines) == 1:
         return ""
     said = (
-        "SQLite, LangGraph and fastckpt's runs keep every step, *newest 100* so many, the others the last one alone. Times are medians; of 100 "
-        "saves or fewer the 99% is the longest. What is written a step is the mean, with bases and compactions in it."
+        "SQLite, LangGraph and fastckpt's runs keep every step, *newest 100* so many, the others the last one alone. Who has fewer saves saved "
+        "some of the steps: the slow, and of `large` all that write the whole state. Times are medians; of 100 saves or fewer the 99% is the "
+        "longest. What is written a step is the mean, with bases and compactions in it."
     )
     return "\n\n".join([*lines, textwrap.fill(said, 140), "![What a step makes the loop wait](bench/results/run.svg)"])
 
@@ -252,7 +253,12 @@ def _save(results: _Results) -> str:
                 ratio = results.ratio("save", state, name, key).partition(" ")[0]
                 row.append(results.said("save", state, name, key) + ("" if name == BASELINE or key == "file" else f", {ratio}"))
         rows.append(row)
-    return f"**One checkpoint in one file**, by the replaced module's own call (`python -m bench save`):\n\n{_markdown(rows)}"
+    said = (
+        "A load is that of a process that has loaded before; the first one of a process asks the system for its memory, and we are less ahead "
+        "there, for a compressed state needs some of it twice."
+    )
+    table = f"**One checkpoint in one file**, by the replaced module's own call (`python -m bench save`):\n\n{_markdown(rows)}"
+    return f"{table}\n\n{textwrap.fill(said, 140)}"
 
 
 def _codec(results: _Results) -> str:
