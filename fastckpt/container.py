@@ -241,7 +241,8 @@ def pack_file_header(file_id: bytes, *, run: bool = False) -> bytes:
 
 
 def pack_record(header: RecordHeader, table: Table, chunks: bytes | bytearray, *, level: int = 1, threads: int = 0) -> Record:
-    """A record whose frame holds `chunks` (the new ones, concatenated), compressed at `level` of zstd, by `threads` besides the caller's.
+    """A record whose frame holds `chunks` (the new ones, concatenated), compressed at `level` of zstd: by the caller's thread,
+    or by so many others while it waits.
 
     The caller gives what it knows (sequence, kind, step, base, message length and digest, …); lengths and checksums of
     table and frame, and whether the record holds a run of 256 zero bytes, are filled in here.

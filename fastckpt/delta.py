@@ -20,7 +20,7 @@ __all__ = ["CHUNK", "EMPTY", "Chunks", "Difference", "diff"]
 #: The size that chunks aim at, in bytes, unless the caller says otherwise.
 CHUNK: Final = 4096
 # A longer message (than 256 MB) has larger chunks, not more of them. A step writes the same up to there, whatever the size of the state; with
-# a quarter of it, it would write a third more at 100 MB, and be found in 9.0 ms rather than 9.3.
+# a quarter of it, it would write a third more at 100 MB, and finding that would take 9.0 ms rather than 9.3.
 _MOST_CHUNKS = 1 << 16
 
 # What finding chunks may cost in one difference, in bytes searched: so many times the larger message, which counts at least so

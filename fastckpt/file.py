@@ -42,6 +42,7 @@ _HEAD = 1 << 16
 # What a JSON document can begin with, after white space and a byte order mark: a value, or Python's NaN and Infinity.
 _JSON_STARTS = b'{["-0123456789tfnNI'
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+# What other files begin with, only to name them in the error; none of them is read.
 _FOREIGN = {
     b"\x28\xb5\x2f\xfd": "a zstd stream of something else",
     b"\x04\x22\x4d\x18": "an LZ4 stream",

@@ -223,7 +223,7 @@ def _set(what: str, set_state: Callable[[Any], object], held: Any) -> None:
 def _python_state(rng: Any) -> Any:
     try:
         return rng.getstate()
-    except NotImplementedError:
+    except NotImplementedError:  # how `random.SystemRandom` says that it has none
         raise EncodeError(f"a {type_name(type(rng))} has no state", where="rng", remedy="use random.Random") from None
 
 
